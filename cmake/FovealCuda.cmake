@@ -75,14 +75,13 @@ function(foveal_add_cuda_objects target)
   endif()
   set_target_properties(${target} PROPERTIES
     CUDA_ARCHITECTURES "${arg_ARCHS}"
-    CUDA_STANDARD 20
-    CUDA_STANDARD_REQUIRED ON
     CUDA_VISIBILITY_PRESET hidden
     POSITION_INDEPENDENT_CODE ON)
   foveal_configure_target(${target})
   target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}/include" "${PROJECT_SOURCE_DIR}/src")
+  # -std by hand: CMake 3.25 does not know that nvcc has C++20.
   target_compile_options(${target} PRIVATE
-    "$<$<COMPILE_LANGUAGE:CUDA>:-Xptxas=-warn-spills;-Xcompiler=-Wall,-Wextra>")
+    "$<$<COMPILE_LANGUAGE:CUDA>:-std=c++20;-Xptxas=-warn-spills;-Xcompiler=-Wall,-Wextra>")
   if(FOVEAL_WERROR)
     target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>")
   endif()
