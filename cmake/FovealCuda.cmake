@@ -63,6 +63,7 @@ if(FOVEAL_CUDA_ENABLED)
     "on: nvcc ${CMAKE_CUDA_COMPILER_VERSION}, ${foveal_cuda_count} .cu files, for ${foveal_cuda_archs_text}")
 endif()
 message(STATUS "foveal: CUDA ${foveal_cuda_reason}")
+set(FOVEAL_CUDA_STATUS "${foveal_cuda_reason}" CACHE INTERNAL "What was decided, for scripts")
 
 # Makes the object library `target` of .cu files, as SASS for each of `archs`; with `ptx` given,
 # also as PTX of that architecture for the GPUs still to come.
