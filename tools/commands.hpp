@@ -11,6 +11,8 @@
 //   }
 #pragma once
 
+#include <string>
+
 #include <foveal/status.hpp>
 
 namespace CLI {
