@@ -1,0 +1,24 @@
+// The functions of the portable TileMath table, by file. What each does is said in tile_math.hpp.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cpu/tile_math.hpp"
+
+namespace foveal::cpu::portable {
+
+// products.cpp
+void pack(const float* rows, std::int64_t ld, std::int64_t n, std::int64_t d, float* packed);
+void multiply_packed(const TileProduct& product);
+void accumulate(const TileProduct& product);
+void accumulate_transposed(const TileProduct& product);
+
+// rows.cpp
+float row_max(const float* row, std::int64_t count);
+float exp_sum(float* row, std::int64_t count, float offset);
+void scale(float* row, std::int64_t count, float factor);
+void cap(float* row, std::int64_t count, float softcap);
+float dot(const float* a, const float* b, std::int64_t count);
+
+}  // namespace foveal::cpu::portable

@@ -1,0 +1,117 @@
+#include "cpu/portable/functions.hpp"
+#include "cpu/portable/lanes.hpp"
+
+namespace foveal::cpu::portable {
+namespace {
+
+enum class AOrder { kRows, kTransposed };
+enum class Into { kOverwrite, kAdd };
+
+/// A register block: kRows rows by 4 * kVectors columns. Every element is one running sum over the
+/// depth in ascending order, whatever the block's shape.
+template <int kRows, int kVectors, AOrder kOrder, Into kInto>
+void multiply_block(const TileProduct& block) {
+  Float4 sum[kRows][kVectors] = {};
+  const float* a = block.a;
+  const float* b = block.b;
+  for (std::int64_t k = 0; k < block.depth; ++k) {
+    Float4 right[kVectors];
+    for (int v = 0; v < kVectors; ++v) right[v] = load(b + v * kVector);
+    for (int r = 0; r < kRows; ++r) {
+      const Float4 left = broadcast(kOrder == AOrder::kRows ? a[r * block.lda] : a[r]);
+      for (int v = 0; v < kVectors; ++v) sum[r][v] += left * right[v];
+    }
+    a += kOrder == AOrder::kRows ? 1 : block.lda;
+    b += block.ldb;
+  }
+  for (int r = 0; r < kRows; ++r) {
+    float* c = block.c + r * block.ldc;
+    for (int v = 0; v < kVectors; ++v) {
+      const Float4 value = kInto == Into::kAdd ? load(c + v * kVector) + sum[r][v] : sum[r][v];
+      store(value, c + v * kVector);
+    }
+  }
+}
+
+/// All rows of one panel of kLane columns. Four rows by eight columns fill the sixteen registers of
+/// SSE2; fewer rows take more columns, to have enough sums under way.
+template <AOrder kOrder, Into kInto>
+void multiply_panel(TileProduct panel) {
+  const std::int64_t row_step = kOrder == AOrder::kRows ? panel.lda : 1;
+  std::int64_t rows = panel.rows;
+  for (; rows >= 4; rows -= 4) {
+    TileProduct block = panel;
+    multiply_block<4, 2, kOrder, kInto>(block);
+    block.b += 2 * kVector;
+    block.c += 2 * kVector;
+    multiply_block<4, 2, kOrder, kInto>(block);
+    panel.a += 4 * row_step;
+    panel.c += 4 * panel.ldc;
+  }
+  if (rows >= 2) {
+    multiply_block<2, 4, kOrder, kInto>(panel);
+    panel.a += 2 * row_step;
+    panel.c += 2 * panel.ldc;
+    rows -= 2;
+  }
+  if (rows == 1) multiply_block<1, 4, kOrder, kInto>(panel);
+}
+
+template <AOrder kOrder, Into kInto>
+void multiply_panels(const TileProduct& product, std::int64_t b_panel_step) {
+  TileProduct panel = product;
+  for (std::int64_t column = 0; column < product.columns; column += kLane) {
+    multiply_panel<kOrder, kInto>(panel);
+    panel.b += b_panel_step;
+    panel.c += kLane;
+  }
+}
+
+/// Four rows of four become four columns of four.
+void transpose_4x4(const float* rows, std::int64_t ld, float* to, std::int64_t to_ld) {
+  const Float4 r0 = load(rows);
+  const Float4 r1 = load(rows + ld);
+  const Float4 r2 = load(rows + 2 * ld);
+  const Float4 r3 = load(rows + 3 * ld);
+  const Float4 low01 = __builtin_shufflevector(r0, r1, 0, 4, 1, 5);
+  const Float4 high01 = __builtin_shufflevector(r0, r1, 2, 6, 3, 7);
+  const Float4 low23 = __builtin_shufflevector(r2, r3, 0, 4, 1, 5);
+  const Float4 high23 = __builtin_shufflevector(r2, r3, 2, 6, 3, 7);
+  store(__builtin_shufflevector(low01, low23, 0, 1, 4, 5), to);
+  store(__builtin_shufflevector(low01, low23, 2, 3, 6, 7), to + to_ld);
+  store(__builtin_shufflevector(high01, high23, 0, 1, 4, 5), to + 2 * to_ld);
+  store(__builtin_shufflevector(high01, high23, 2, 3, 6, 7), to + 3 * to_ld);
+}
+
+}  // namespace
+
+/// Packed layout: panels of kLane rows; within a panel [round_up(d, kLane)][kLane], so that a
+/// product reads it from one end to the other.
+void pack(const float* rows, std::int64_t ld, std::int64_t n, std::int64_t d, float* packed) {
+  const std::int64_t depth = round_up(d, kLane);
+  for (std::int64_t panel = 0; panel < n; panel += kLane) {
+    for (std::int64_t row = 0; row < kLane; row += kVector) {
+      const float* from = rows + (panel + row) * ld;
+      for (std::int64_t k = 0; k < depth; k += kVector) {
+        transpose_4x4(from + k, ld, packed + k * kLane + row, kLane);
+      }
+    }
+    packed += depth * kLane;
+  }
+}
+
+void multiply_packed(const TileProduct& product) {
+  TileProduct panels = product;
+  panels.ldb = kLane;
+  multiply_panels<AOrder::kRows, Into::kOverwrite>(panels, round_up(product.depth, kLane) * kLane);
+}
+
+void accumulate(const TileProduct& product) {
+  multiply_panels<AOrder::kRows, Into::kAdd>(product, kLane);
+}
+
+void accumulate_transposed(const TileProduct& product) {
+  multiply_panels<AOrder::kTransposed, Into::kAdd>(product, kLane);
+}
+
+}  // namespace foveal::cpu::portable

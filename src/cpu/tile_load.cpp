@@ -1,0 +1,124 @@
+#include "cpu/tile_load.hpp"
+
+#include <algorithm>
+
+namespace foveal::cpu {
+namespace {
+
+const std::byte* element_address(const void* base, std::int64_t index, std::int64_t bytes) {
+  return static_cast<const std::byte*>(base) + index * bytes;
+}
+
+std::byte* element_address(void* base, std::int64_t index, std::int64_t bytes) {
+  return static_cast<std::byte*>(base) + index * bytes;
+}
+
+template <class T>
+void gather(const std::byte* from, std::int64_t stride, std::int64_t count, float* to) {
+  const std::int64_t step = stride * static_cast<std::int64_t>(sizeof(T));
+  for (std::int64_t j = 0; j < count; ++j) to[j] = load_element<T>(from + j * step);
+}
+
+template <class T>
+void scatter(const float* from, std::int64_t stride, std::int64_t count, std::byte* to) {
+  const std::int64_t step = stride * static_cast<std::int64_t>(sizeof(T));
+  for (std::int64_t j = 0; j < count; ++j) {
+    const T element = from_float<T>(from[j]);
+    std::memcpy(to + j * step, &element, sizeof element);
+  }
+}
+
+void zero_rows(std::int64_t begin, std::int64_t end, std::int64_t columns, float* tile,
+               std::int64_t ld) {
+  for (std::int64_t row = begin; row < end; ++row) {
+    std::fill_n(tile + row * ld, round_up(columns, kLane), 0.0f);
+  }
+}
+
+}  // namespace
+
+float load_scalar(DType dtype, const void* base, std::int64_t index) {
+  const std::byte* from = element_address(base, index, dtype_bytes(dtype));
+  switch (dtype) {
+    case DType::kFloat16: return load_element<Half>(from);
+    case DType::kBFloat16: return load_element<BFloat16>(from);
+    default: return load_element<float>(from);
+  }
+}
+
+void store_scalar(DType dtype, void* base, std::int64_t index, float value) {
+  std::byte* to = element_address(base, index, dtype_bytes(dtype));
+  switch (dtype) {
+    case DType::kFloat16: return scatter<Half>(&value, 1, 1, to);
+    case DType::kBFloat16: return scatter<BFloat16>(&value, 1, 1, to);
+    default: return scatter<float>(&value, 1, 1, to);
+  }
+}
+
+void RowLoader::load(std::int64_t index, float* to) const {
+  const std::byte* from = element_address(base, index, dtype_bytes(dtype));
+  const bool side_by_side = stride == 1;
+  switch (dtype) {
+    case DType::kFloat16:
+      side_by_side ? math->load_fp16(from, count, to) : gather<Half>(from, stride, count, to);
+      break;
+    case DType::kBFloat16:
+      side_by_side ? math->load_bf16(from, count, to) : gather<BFloat16>(from, stride, count, to);
+      break;
+    default:
+      if (side_by_side) {
+        std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(float));
+      } else {
+        gather<float>(from, stride, count, to);
+      }
+      break;
+  }
+  std::fill(to + count, to + round_up(count, kLane), 0.0f);
+}
+
+void RowStorer::store(const float* from, std::int64_t index) const {
+  std::byte* to = element_address(base, index, dtype_bytes(dtype));
+  const bool side_by_side = stride == 1;
+  switch (dtype) {
+    case DType::kFloat16:
+      side_by_side ? math->store_fp16(from, count, to) : scatter<Half>(from, stride, count, to);
+      break;
+    case DType::kBFloat16:
+      side_by_side ? math->store_bf16(from, count, to) : scatter<BFloat16>(from, stride, count, to);
+      break;
+    default:
+      if (side_by_side) {
+        std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(float));
+      } else {
+        scatter<float>(from, stride, count, to);
+      }
+      break;
+  }
+}
+
+void load_query_rows(const RowLoader& loader, const RowStrides& strides, const QueryTile& rows,
+                     float* tile, std::int64_t ld) {
+  for (std::int64_t r = rows.packed.min; r < rows.packed.max; ++r) {
+    loader.load(rows.offset(strides, r), tile + (r - rows.packed.min) * ld);
+  }
+  const std::int64_t count = rows.packed.size();
+  zero_rows(count, round_up(count, kLane), loader.count, tile, ld);
+}
+
+void load_key_rows(const RowLoader& loader, const algorithm::KvLocator& locator,
+                   algorithm::Range keys, algorithm::Range seen, float* tile, std::int64_t ld) {
+  const algorithm::Range read = algorithm::intersect(keys, seen);
+  const std::int64_t padded = round_up(keys.size(), kLane);
+  if (read.empty()) return zero_rows(0, padded, loader.count, tile, ld);
+  zero_rows(0, read.min - keys.min, loader.count, tile, ld);
+  for (std::int64_t j = read.min; j < read.max;) {
+    const std::int64_t run = locator.contiguous_rows(j, read.max - j);
+    std::int64_t index = locator.row_offset(j);
+    for (const std::int64_t end = j + run; j < end; ++j, index += locator.layout.row_stride) {
+      loader.load(index, tile + (j - keys.min) * ld);
+    }
+  }
+  zero_rows(read.max - keys.min, padded, loader.count, tile, ld);
+}
+
+}  // namespace foveal::cpu

@@ -1,0 +1,102 @@
+// The arithmetic of a tile: the one seam between the CPU kernels and an instruction set. A kernel
+// holds a `const TileMath&` and never multiplies, exponentiates or converts a row by itself, so a
+// new instruction set is one more table and no change in a kernel.
+//
+// Tiles are fp32 in a worker's slab:
+//   row-major, each row begins on a 64-byte boundary and is `tile_ld(columns)` floats long, an odd
+//   number of cache lines, so that the rows of a power-of-two head size spread over all sets;
+//   a tile has storage for round_up(rows, kLane) rows;
+//   columns [columns, round_up(columns, kLane)) of an operand are 0 (tile_load.hpp sees to it) and
+//   are computed along with the others, so that no loop has a ragged end in its columns;
+//   any number of rows >= 1 is allowed: the value of an element doesn't depend on how many rows or
+//   columns its tile has, nor on where in the tile it stands.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <foveal/tensor.hpp>
+
+#include "core/integer.hpp"
+
+namespace foveal::cpu {
+
+/// Floats of a cache line. Columns are padded to it; tile.n of a kernel is a multiple of it.
+inline constexpr std::int64_t kLane = 16;
+/// Alignment of tiles and slabs in bytes.
+inline constexpr std::size_t kTileAlignment = 64;
+
+/// Leading dimension of a tile of so many columns, in floats.
+constexpr std::int64_t tile_ld(std::int64_t columns) {
+  return (ceil_div(columns, kLane) | 1) * kLane;
+}
+
+/// Floats of a row-major tile.
+constexpr std::int64_t tile_floats(std::int64_t rows, std::int64_t columns) {
+  return round_up(rows, kLane) * tile_ld(columns);
+}
+
+/// Floats of a packed right operand of `TileMath::multiply_packed`, for `n` rows of depth `d`.
+constexpr std::int64_t packed_floats(std::int64_t n, std::int64_t d) {
+  return round_up(n, kLane) * round_up(d, kLane);
+}
+
+/// C[rows, columns] from A and B over `depth`. C has storage for, and the product writes,
+/// round_up(columns, kLane) columns; B has as many. Only `rows` rows of C are touched. A, B and C
+/// don't overlap.
+struct TileProduct {
+  std::int64_t rows = 0;
+  std::int64_t columns = 0;
+  std::int64_t depth = 0;
+  const float* a = nullptr;
+  std::int64_t lda = 0;
+  const float* b = nullptr;
+  std::int64_t ldb = 0;
+  float* c = nullptr;
+  std::int64_t ldc = 0;
+};
+
+struct TileMath {
+  const char* name;
+
+  // Products. q.k^T and dout.v^T go through a packed right operand, whose layout is the table's
+  // own (at most packed_floats floats); p.v and ds.k take v and k as they were loaded.
+
+  /// Packs rows[n, d] (n padded with zero rows to kLane) as the right operand of multiply_packed.
+  void (*pack)(const float* rows, std::int64_t ld, std::int64_t n, std::int64_t d, float* packed);
+  /// C = A[rows, depth] . Bt[columns, depth]^T. `b` is the packed Bt; `ldb` is not used.
+  void (*multiply_packed)(const TileProduct& product);
+  /// C += A[rows, depth] . B[depth, columns]
+  void (*accumulate)(const TileProduct& product);
+  /// C += A[depth, rows]^T . B[depth, columns]
+  void (*accumulate_transposed)(const TileProduct& product);
+
+  // Rows. `count` is a multiple of kLane and rows are 64-byte aligned, save where said otherwise.
+
+  /// The largest element; NaN is passed over, and -inf is the answer for nothing but NaN.
+  float (*row_max)(const float* row, std::int64_t count);
+  /// row = exp(row - offset) and the sum of it. exp(-inf) is 0, exp(0) is 1, NaN stays NaN.
+  float (*exp_sum)(float* row, std::int64_t count, float offset);
+  /// row = row * factor
+  void (*scale)(float* row, std::int64_t count, float factor);
+  /// row = softcap * tanh(row / softcap), softcap > 0
+  void (*cap)(float* row, std::int64_t count, float softcap);
+  /// sum of a * b, any count
+  float (*dot)(const float* a, const float* b, std::int64_t count);
+
+  // Conversion of `count` (any) elements that lie side by side. The memory side needs no alignment.
+
+  void (*load_fp16)(const std::byte* from, std::int64_t count, float* to);
+  void (*load_bf16)(const std::byte* from, std::int64_t count, float* to);
+  void (*store_fp16)(const float* from, std::int64_t count, std::byte* to);
+  void (*store_bf16)(const float* from, std::int64_t count, std::byte* to);
+};
+
+/// The table for operands of `dtype` on this machine. The choice is made once a process, from what
+/// the processor reports, so that equal calls have equal bits.
+[[nodiscard]] const TileMath& tile_math(DType dtype);
+
+/// The table that every compiler can build; the others are tested against it.
+[[nodiscard]] const TileMath& portable_tile_math();
+
+}  // namespace foveal::cpu
