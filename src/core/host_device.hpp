@@ -1,0 +1,16 @@
+// One source for host and device code.
+#pragma once
+
+#if defined(__CUDACC__)
+#define FOVEAL_HOST_DEVICE __host__ __device__
+#else
+#define FOVEAL_HOST_DEVICE
+#endif
+
+// For our own mistakes, in debug builds; what a caller did wrong is a Status.
+#if defined(NDEBUG)
+#define FOVEAL_ASSERT(condition) static_cast<void>(0)
+#else
+#include <cassert>
+#define FOVEAL_ASSERT(condition) assert(condition)
+#endif
