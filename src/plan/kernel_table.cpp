@@ -1,0 +1,26 @@
+#include "plan/kernel_table.hpp"
+
+#include <array>
+
+namespace foveal::planner {
+namespace {
+
+constexpr std::array<const KernelEntry*, 4> kKernels = {
+    &cpu::kBlockedForward,
+    &cpu::kBlockedBackward,
+    &cpu::kAppend,
+    &cpu::kMerge,
+};
+
+}  // namespace
+
+std::span<const KernelEntry* const> kernel_table() { return kKernels; }
+
+const KernelEntry* find_kernel(std::string_view name) {
+  for (const KernelEntry* entry : kKernels) {
+    if (name == entry->name) return entry;
+  }
+  return nullptr;
+}
+
+}  // namespace foveal::planner

@@ -1,0 +1,23 @@
+// The one list of kernels.
+#pragma once
+
+#include <span>
+
+#include "plan/kernel_entry.hpp"
+
+namespace foveal::planner {
+
+/// In the order of preference between equal predictions.
+[[nodiscard]] std::span<const KernelEntry* const> kernel_table();
+
+/// The entry of a name; null when there is none.
+[[nodiscard]] const KernelEntry* find_kernel(std::string_view name);
+
+}  // namespace foveal::planner
+
+namespace foveal::cpu {
+extern const planner::KernelEntry kBlockedForward;
+extern const planner::KernelEntry kBlockedBackward;
+extern const planner::KernelEntry kAppend;
+extern const planner::KernelEntry kMerge;
+}  // namespace foveal::cpu
