@@ -39,8 +39,14 @@ elseif(FOVEAL_SANITIZE STREQUAL "thread")
 endif()
 
 # -Wsign-conversion is left out: extents and strides are signed, sizes of containers are not, and a
-# cast at each meeting hides more than it shows.
-set(foveal_warning_flags -Wall -Wextra -Wpedantic -Wconversion -Wno-sign-conversion -Wshadow)
+# cast at each meeting hides more than it shows. -Wmissing-field-initializers fires on designated
+# initializers, whose point is to name only what differs from the default.
+set(foveal_warning_flags -Wall -Wextra -Wpedantic -Wconversion -Wno-sign-conversion -Wshadow
+  -Wno-missing-field-initializers)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  # GCC 12 sees overlapping copies in std::string's operator+ (GCC bug 105651).
+  list(APPEND foveal_warning_flags -Wno-restrict)
+endif()
 if(FOVEAL_WERROR)
   list(APPEND foveal_warning_flags -Werror)
 endif()
