@@ -21,4 +21,10 @@ void scale(float* row, std::int64_t count, float factor);
 void cap(float* row, std::int64_t count, float softcap);
 float dot(const float* a, const float* b, std::int64_t count);
 
+// convert.cpp
+void load_fp16(const std::byte* from, std::int64_t count, float* to);
+void load_bf16(const std::byte* from, std::int64_t count, float* to);
+void store_fp16(const float* from, std::int64_t count, std::byte* to);
+void store_bf16(const float* from, std::int64_t count, std::byte* to);
+
 }  // namespace foveal::cpu::portable

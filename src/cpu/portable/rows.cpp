@@ -17,8 +17,8 @@ Float4 exp_lanes(Float4 x) {
   constexpr float kLn2Low = -2.12194440e-4f;
   constexpr float kLowest = -104.0f;  // exp is 0 from here down
   constexpr float kHighest = 89.0f;   // exp is inf from here up
-  Float4 bounded = x < kLowest ? broadcast(kLowest) : x;
-  bounded = bounded > kHighest ? broadcast(kHighest) : bounded;
+  Float4 bounded = kLowest > x ? broadcast(kLowest) : x;
+  bounded = kHighest < bounded ? broadcast(kHighest) : bounded;
   const Float4 shifted = bounded * kLog2E + kRounder;
   const Int4 n = std::bit_cast<Int4>(shifted) - std::bit_cast<std::int32_t>(kRounder);
   const Float4 whole = shifted - kRounder;
