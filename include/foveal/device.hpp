@@ -35,25 +35,25 @@ struct Device {
 struct DeviceInfo {
   DeviceType type = DeviceType::kCpu;
   std::int32_t index = 0;
-  std::string name;          ///< As the machine reports it: "AMD EPYC", "NVIDIA H200".
-  bool present = true;       ///< False for a description by name alone (`sm_120`).
+  std::string name;     ///< As the machine reports it: "AMD EPYC", "NVIDIA H200".
+  bool present = true;  ///< False for a description by name alone (`sm_120`).
 
   // CPU
   std::int32_t num_threads = 1;
-  std::string isa;           ///< The best instruction set: "avx512_bf16", "avx2", "neon", ...
-  std::int64_t l2_bytes = 0; ///< Of one core.
+  std::string isa;            ///< The best instruction set: "avx512_bf16", "avx2", "neon", ...
+  std::int64_t l2_bytes = 0;  ///< Of one core.
 
   // CUDA
-  std::int32_t sm = 0;       ///< Compute capability as 10 * major + minor: 80, 90, 120.
+  std::int32_t sm = 0;  ///< Compute capability as 10 * major + minor: 80, 90, 120.
   std::int32_t num_sms = 0;
   std::int64_t smem_per_block_bytes = 0;  ///< The opt-in limit, lowered by FOVEAL_MAX_SMEM.
 
   // Limits for the roofline
-  double fp32_gflops = 0;    ///< Matrix products with fp32 inputs, all cores.
+  double fp32_gflops = 0;  ///< Matrix products with fp32 inputs, all cores.
   double fp16_gflops = 0;
   double bf16_gflops = 0;
-  double read_gbs = 0;       ///< Memory reads, all cores, GB/s (1e9 bytes).
-  std::string limits_source; ///< Where the four numbers come from, in words.
+  double read_gbs = 0;        ///< Memory reads, all cores, GB/s (1e9 bytes).
+  std::string limits_source;  ///< Where the four numbers come from, in words.
 
   [[nodiscard]] double gflops(DType dtype) const {
     switch (dtype) {

@@ -14,8 +14,8 @@ namespace foveal {
 /// the same operands as a plan (CPU memory). Slow and plain on purpose, never dispatched to.
 /// Results are contiguous, in the dimension order of problem.hpp; those not asked for are empty.
 struct OracleResult {
-  std::vector<double> out;      ///< [batch, seqlen_q, nheads_q, headdim_v] or [total_q, ...]
-  std::vector<double> lse;      ///< [batch, nheads_q, seqlen_q] or [nheads_q, total_q]
+  std::vector<double> out;  ///< [batch, seqlen_q, nheads_q, headdim_v] or [total_q, ...]
+  std::vector<double> lse;  ///< [batch, nheads_q, seqlen_q] or [nheads_q, total_q]
   std::vector<double> dq, dk, dv, dbias, dsinks;
   std::vector<double> k_cache, v_cache, q_rotated;  ///< After an append.
 };

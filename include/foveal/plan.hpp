@@ -15,8 +15,8 @@
 #include <string_view>
 #include <vector>
 
-#include <foveal/device.hpp>
 #include <foveal/export.h>
+#include <foveal/device.hpp>
 #include <foveal/problem.hpp>
 #include <foveal/status.hpp>
 
@@ -43,7 +43,7 @@ struct WorkspacePart {
 
 /// A plan in words and numbers. Printed by `foveal explain`, for humans and as JSON.
 struct Explanation {
-  std::string problem;                  ///< to_string(problem)
+  std::string problem;  ///< to_string(problem)
   DeviceInfo device;
   std::string kernel;                   ///< The chosen kernel; empty when none can.
   std::string configuration;            ///< `tile 64 x 128, 8 splits, 2 threads`
@@ -52,8 +52,8 @@ struct Explanation {
   std::vector<WorkspacePart> workspace;
   std::int64_t workspace_bytes = 0;
   AttentionWork work;
-  double compute_time_us = 0;           ///< flops at the device's matrix rate
-  double memory_time_us = 0;            ///< bytes at the device's read rate
+  double compute_time_us = 0;  ///< flops at the device's matrix rate
+  double memory_time_us = 0;   ///< bytes at the device's read rate
   double predicted_time_us = 0;
 
   [[nodiscard]] double roofline_time_us() const {

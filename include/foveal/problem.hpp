@@ -66,15 +66,15 @@ struct AttentionProblem {
   std::int64_t max_seqlen_q = 0;
   std::int64_t max_seqlen_k = 0;
 
-  std::optional<float> softmax_scale;    ///< Absent: 1 / sqrt(headdim).
-  float softcap = 0;                     ///< 0 is off.
-  float dropout_p = 0;                   ///< Probability to drop, in [0, 1].
-  std::int64_t window_size_left = -1;    ///< Keys left of the diagonal that a row sees; -1: all.
+  std::optional<float> softmax_scale;  ///< Absent: 1 / sqrt(headdim).
+  float softcap = 0;                   ///< 0 is off.
+  float dropout_p = 0;                 ///< Probability to drop, in [0, 1].
+  std::int64_t window_size_left = -1;  ///< Keys left of the diagonal that a row sees; -1: all.
   std::int64_t window_size_right = -1;
-  bool causal = false;                   ///< Bottom-right aligned; the same as window right 0.
-  bool rotary_interleaved = false;       ///< Pairs (2i, 2i+1); false: (i, i + rotary_dim / 2).
-  bool deterministic = false;            ///< Every output bitwise equal from run to run.
-  bool batch_invariant = false;          ///< A sequence's bits don't depend on its batch.
+  bool causal = false;              ///< Bottom-right aligned; the same as window right 0.
+  bool rotary_interleaved = false;  ///< Pairs (2i, 2i+1); false: (i, i + rotary_dim / 2).
+  bool deterministic = false;       ///< Every output bitwise equal from run to run.
+  bool batch_invariant = false;     ///< A sequence's bits don't depend on its batch.
 
   bool operator==(const AttentionProblem&) const = default;
 };

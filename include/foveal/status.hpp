@@ -60,7 +60,9 @@ class [[nodiscard]] Status {
     return {StatusCode::kDeviceError, std::move(message)};
   }
   static Status io_error(std::string message) { return {StatusCode::kIoError, std::move(message)}; }
-  static Status internal(std::string message) { return {StatusCode::kInternal, std::move(message)}; }
+  static Status internal(std::string message) {
+    return {StatusCode::kInternal, std::move(message)};
+  }
 
   [[nodiscard]] bool is_ok() const { return code_ == StatusCode::kOk; }
   explicit operator bool() const { return is_ok(); }
@@ -76,8 +78,8 @@ class [[nodiscard]] Status {
 template <class T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}               // NOLINT(google-explicit-constructor)
-  Result(Status status) : status_(std::move(status)) {        // NOLINT(google-explicit-constructor)
+  Result(T value) : value_(std::move(value)) {}         // NOLINT(google-explicit-constructor)
+  Result(Status status) : status_(std::move(status)) {  // NOLINT(google-explicit-constructor)
     assert(!status_.is_ok() && "a Result without a value needs an error");
   }
 
@@ -100,15 +102,15 @@ class [[nodiscard]] Result {
 }  // namespace foveal
 
 /// Returns the error of a Status or Result expression from the enclosing function.
-#define FOVEAL_RETURN_IF_ERROR(expression)                                   \
-  do {                                                                       \
-    if (::foveal::Status foveal_status_ = (expression); !foveal_status_) {   \
-      return foveal_status_;                                                 \
-    }                                                                        \
+#define FOVEAL_RETURN_IF_ERROR(expression)                                 \
+  do {                                                                     \
+    if (::foveal::Status foveal_status_ = (expression); !foveal_status_) { \
+      return foveal_status_;                                               \
+    }                                                                      \
   } while (false)
 
 /// Declares `variable` as the value of a Result expression, or returns its error.
-#define FOVEAL_ASSIGN_OR_RETURN(variable, expression)                        \
-  auto variable##_result_ = (expression);                                    \
-  if (!variable##_result_) return variable##_result_.status();               \
+#define FOVEAL_ASSIGN_OR_RETURN(variable, expression)          \
+  auto variable##_result_ = (expression);                      \
+  if (!variable##_result_) return variable##_result_.status(); \
   auto& variable = *variable##_result_

@@ -59,11 +59,11 @@ FOVEAL_HOST_DEVICE constexpr PhiloxWords dropout_words(const Dropout& dropout,
                                                        std::int64_t batch_head, std::int64_t i,
                                                        std::int64_t column_block) {
   const auto offset_high = static_cast<std::uint32_t>(dropout.offset >> 32);
-  return philox4x32({{static_cast<std::uint32_t>(column_block), static_cast<std::uint32_t>(i),
-                      static_cast<std::uint32_t>(batch_head),
-                      static_cast<std::uint32_t>(dropout.offset)}},
-                    static_cast<std::uint32_t>(dropout.seed),
-                    static_cast<std::uint32_t>(dropout.seed >> 32) ^ offset_high);
+  return philox4x32(
+      {{static_cast<std::uint32_t>(column_block), static_cast<std::uint32_t>(i),
+        static_cast<std::uint32_t>(batch_head), static_cast<std::uint32_t>(dropout.offset)}},
+      static_cast<std::uint32_t>(dropout.seed),
+      static_cast<std::uint32_t>(dropout.seed >> 32) ^ offset_high);
 }
 
 /// Whether element (i, j) stays. Kernels take four columns a call through dropout_words.

@@ -11,7 +11,7 @@ namespace foveal::algorithm {
 /// Strides of a K or V tensor in elements, and its page table. For a dense cache a "page" is the
 /// whole row of the batch entry; for packed tensors there is one page.
 struct KvLayout {
-  std::int64_t page_stride = 0;   ///< Dense: batch stride; paged: stride of a page.
+  std::int64_t page_stride = 0;  ///< Dense: batch stride; paged: stride of a page.
   std::int64_t row_stride = 0;
   std::int64_t head_stride = 0;
   std::int64_t dim_stride = 1;
@@ -19,14 +19,14 @@ struct KvLayout {
   std::int64_t block_table_batch_stride = 0;
   std::int64_t block_table_page_stride = 1;
   std::int64_t page_size = 0;
-  std::int64_t num_pages = 0;     ///< Entries of the page dimension; table values are clamped to it.
+  std::int64_t num_pages = 0;  ///< Entries of the page dimension; table values are clamped to it.
 };
 
 /// The rows of one sequence and KV head.
 struct KvLocator {
   KvLayout layout;
-  std::int64_t base = 0;          ///< Offset of the sequence and head, in elements.
-  std::int64_t first_row = 0;     ///< k_begin + leftpad_k
+  std::int64_t base = 0;                ///< Offset of the sequence and head, in elements.
+  std::int64_t first_row = 0;           ///< k_begin + leftpad_k
   const std::int32_t* pages = nullptr;  ///< The sequence's line of the block table.
 
   /// Offset of key j's element 0, in elements.

@@ -108,8 +108,7 @@ FOVEAL_HOST_DEVICE constexpr double clamped_ramp_sum(std::int64_t rows, std::int
   const std::int64_t ramp_min = clamp_to<std::int64_t>(-start, 0, rows);
   const std::int64_t ramp_max = clamp_to<std::int64_t>(limit - start, ramp_min, rows);
   const auto ramp_rows = static_cast<double>(ramp_max - ramp_min);
-  const double ramp_mean =
-      0.5 * static_cast<double>((ramp_min + start) + (ramp_max - 1 + start));
+  const double ramp_mean = 0.5 * static_cast<double>((ramp_min + start) + (ramp_max - 1 + start));
   const double ramp = ramp_rows == 0 ? 0.0 : ramp_rows * ramp_mean;
   return ramp + static_cast<double>(rows - ramp_max) * static_cast<double>(limit);
 }

@@ -29,9 +29,10 @@ FOVEAL_HOST_DEVICE constexpr RotatedPair rotate(float first, float second, float
 }
 
 /// Position of new key i, and of query row i: keys go on from what the cache holds. A query row is
-/// at its own token's position under a causal or windowed mask, else all stand at the first new one.
-FOVEAL_HOST_DEVICE constexpr std::int64_t rotary_position(std::int64_t seqlen_cache,
-                                                          std::int64_t i, bool advances) {
+/// at its own token's position under a causal or windowed mask, else all stand at the first new
+/// one.
+FOVEAL_HOST_DEVICE constexpr std::int64_t rotary_position(std::int64_t seqlen_cache, std::int64_t i,
+                                                          bool advances) {
   return advances ? seqlen_cache + i : seqlen_cache;
 }
 

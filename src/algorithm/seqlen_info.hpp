@@ -24,14 +24,14 @@ struct SeqlenSource {
 
 /// One sequence. Key j of the mask is row `k_begin + leftpad_k + j` of its cache or packed tensor.
 struct SeqlenInfo {
-  std::int64_t q_begin = 0;      ///< First row of q: 0 when dense, cu_seqlens_q[b] when packed.
+  std::int64_t q_begin = 0;  ///< First row of q: 0 when dense, cu_seqlens_q[b] when packed.
   std::int64_t k_begin = 0;
-  std::int64_t capacity_q = 0;   ///< Rows of q that belong to the sequence, used or not.
+  std::int64_t capacity_q = 0;  ///< Rows of q that belong to the sequence, used or not.
   std::int64_t capacity_k = 0;
-  std::int64_t seqlen_q = 0;     ///< Effective lengths: what the mask counts.
+  std::int64_t seqlen_q = 0;  ///< Effective lengths: what the mask counts.
   std::int64_t seqlen_k = 0;
   std::int64_t leftpad_k = 0;
-  std::int64_t seqlen_cache = 0; ///< Tokens in the cache before the append, left padding included.
+  std::int64_t seqlen_cache = 0;  ///< Tokens in the cache before the append, left padding included.
 };
 
 FOVEAL_HOST_DEVICE constexpr SeqlenInfo seqlen_info(const SeqlenSource& source, std::int64_t b) {

@@ -1,5 +1,6 @@
 // Partial results over disjoint keys, as values with a merge: (out_a, lse_a) + (out_b, lse_b).
-// The merge is commutative, has (0, -inf) as its neutral element, and is associative up to rounding.
+// The merge is commutative, has (0, -inf) as its neutral element, and is associative up to
+// rounding.
 #pragma once
 
 #include <cmath>

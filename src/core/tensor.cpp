@@ -42,8 +42,7 @@ TensorSpec TensorSpec::strided(DType dtype, std::initializer_list<std::int64_t> 
 
 TensorSpec TensorSpec::bhsd(DType dtype, std::int64_t batch, std::int64_t seqlen,
                             std::int64_t heads, std::int64_t dim) {
-  return strided(dtype, {batch, seqlen, heads, dim},
-                 {heads * seqlen * dim, dim, seqlen * dim, 1});
+  return strided(dtype, {batch, seqlen, heads, dim}, {heads * seqlen * dim, dim, seqlen * dim, 1});
 }
 
 std::int64_t TensorSpec::numel() const {

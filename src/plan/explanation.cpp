@@ -35,19 +35,19 @@ std::string to_string(const Explanation& explanation) {
                    explanation.roofline_time_us(), " us (",
                    explanation.compute_time_us > explanation.memory_time_us ? "compute" : "memory",
                    " bound: ", explanation.work.flops / 1e9, " GFLOP, ",
-                   bytes_text(explanation.work.read_bytes + explanation.work.written_bytes),
-                   ")\n", "limits     ", explanation.device.limits_source, "\n", "workspace  ",
+                   bytes_text(explanation.work.read_bytes + explanation.work.written_bytes), ")\n",
+                   "limits     ", explanation.device.limits_source, "\n", "workspace  ",
                    bytes_text(static_cast<double>(explanation.workspace_bytes)), "\n");
   }
   for (const WorkspacePart& part : explanation.workspace) {
-    text += concat("           ", bytes_text(static_cast<double>(part.bytes)), "  ", part.name,
-                   "\n");
+    text +=
+        concat("           ", bytes_text(static_cast<double>(part.bytes)), "  ", part.name, "\n");
   }
   for (const std::string& note : explanation.notes) text += concat("note       ", note, "\n");
   text += "kernels\n";
   for (const KernelVerdict& verdict : explanation.verdicts) {
-    text += concat("  ", outcome_text(verdict.outcome), "  ", verdict.name, ": ", verdict.reason,
-                   "\n");
+    text +=
+        concat("  ", outcome_text(verdict.outcome), "  ", verdict.name, ": ", verdict.reason, "\n");
   }
   return text;
 }

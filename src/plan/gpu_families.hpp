@@ -9,12 +9,12 @@
 namespace foveal::planner {
 
 struct GpuFamily {
-  std::int32_t sm;                  ///< 10 * major + minor
+  std::int32_t sm;  ///< 10 * major + minor
   const char* name;
   std::int32_t num_sms;
   std::int64_t smem_per_block_bytes;
-  double fp32_gflops;               ///< fp32 inputs on tensor cores, as three TF32 products.
-  double fp16_gflops;               ///< fp16 and bf16 with fp32 accumulation.
+  double fp32_gflops;  ///< fp32 inputs on tensor cores, as three TF32 products.
+  double fp16_gflops;  ///< fp16 and bf16 with fp32 accumulation.
   double read_gbs;
   const char* limits_source;
 };

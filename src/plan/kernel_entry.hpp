@@ -26,10 +26,10 @@ struct TileShape {
 /// kernel sets what it uses.
 struct KernelConfig {
   TileShape tile;
-  std::int64_t num_splits = 1;       ///< Of the keys; > 1 needs a merge.
-  std::int64_t split_keys = 0;       ///< Fixed keys a split (batch_invariant); 0: by num_splits.
+  std::int64_t num_splits = 1;  ///< Of the keys; > 1 needs a merge.
+  std::int64_t split_keys = 0;  ///< Fixed keys a split (batch_invariant); 0: by num_splits.
   std::int64_t num_stages = 0;
-  std::int64_t num_threads = 0;      ///< CPU: workers. CUDA: threads a block.
+  std::int64_t num_threads = 0;  ///< CPU: workers. CUDA: threads a block.
   bool pack_gqa = false;
   std::vector<WorkspacePart> workspace;  ///< In order; each begins at kWorkspaceAlignment.
   std::vector<std::string> notes;        ///< For explain.

@@ -115,8 +115,7 @@ Result<Plan> plan(const AttentionProblem& problem, const Device& device) try {
 }
 
 Result<Explanation> explain(const AttentionProblem& problem, const DeviceInfo& device) try {
-  FOVEAL_ASSIGN_OR_RETURN(state,
-                          planner::make_plan(problem, device, planner::read_overrides()));
+  FOVEAL_ASSIGN_OR_RETURN(state, planner::make_plan(problem, device, planner::read_overrides()));
   return std::move(state.explanation);
 } catch (const std::bad_alloc&) {
   return Status::out_of_memory("out of memory while planning");

@@ -17,9 +17,7 @@ constexpr std::size_t kMaxPlans = 4096;
 /// Mixes 64-bit words, a multiplication and a rotation each.
 class Hasher {
  public:
-  void add(std::uint64_t word) {
-    state_ = std::rotl((state_ ^ word) * 0x9E3779B97F4A7C15u, 29);
-  }
+  void add(std::uint64_t word) { state_ = std::rotl((state_ ^ word) * 0x9E3779B97F4A7C15u, 29); }
   [[nodiscard]] std::size_t finish() const { return state_ ^ (state_ >> 32); }
 
  private:

@@ -49,9 +49,8 @@ Status check_override(std::string_view list) {
     const std::size_t comma = list.find(',');
     const std::string_view name = list.substr(0, comma);
     if (find_kernel(name) == nullptr) {
-      return Status::invalid_argument(concat("FOVEAL_FORCE_KERNEL=", name,
-                                             ": no kernel has this name; there are ",
-                                             kernel_names()));
+      return Status::invalid_argument(concat(
+          "FOVEAL_FORCE_KERNEL=", name, ": no kernel has this name; there are ", kernel_names()));
     }
     if (comma == std::string_view::npos) break;
     list.remove_prefix(comma + 1);
@@ -86,9 +85,9 @@ void explain_choice(Choice& choice, bool forced) {
     if (verdict.outcome == KernelVerdict::Outcome::kUnsupported) continue;
     if (choice.chosen.entry != nullptr && verdict.name == choice.chosen.entry->name) {
       verdict.outcome = KernelVerdict::Outcome::kChosen;
-      verdict.reason = forced ? "forced by FOVEAL_FORCE_KERNEL"
-                              : concat("the fastest by prediction: ", verdict.predicted_time_us,
-                                       " us");
+      verdict.reason =
+          forced ? "forced by FOVEAL_FORCE_KERNEL"
+                 : concat("the fastest by prediction: ", verdict.predicted_time_us, " us");
     } else {
       verdict.reason = concat("slower by prediction: ", verdict.predicted_time_us, " us against ",
                               choice.chosen.predicted_time_us, " us");
@@ -148,10 +147,10 @@ AttentionProblem append_step(const AttentionProblem& problem) {
     step.seqused_q = problem.seqused_q;
     step.max_seqlen_q = problem.max_seqlen_q;
     const auto& shape = problem.q.shape;
-    step.q_rotated = problem.q.rank == 3
-                         ? TensorSpec::contiguous(problem.q.dtype, {shape[0], shape[1], shape[2]})
-                         : TensorSpec::contiguous(problem.q.dtype,
-                                                  {shape[0], shape[1], shape[2], shape[3]});
+    step.q_rotated =
+        problem.q.rank == 3
+            ? TensorSpec::contiguous(problem.q.dtype, {shape[0], shape[1], shape[2]})
+            : TensorSpec::contiguous(problem.q.dtype, {shape[0], shape[1], shape[2], shape[3]});
   }
   return step;
 }

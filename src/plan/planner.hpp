@@ -23,7 +23,8 @@ struct Overrides {
 /// One kernel launch of a plan.
 struct PlanStep {
   const KernelEntry* entry = nullptr;
-  AttentionProblem problem;  ///< The step's own: an append before a forward is a problem of its own.
+  AttentionProblem
+      problem;  ///< The step's own: an append before a forward is a problem of its own.
   AttentionGeometry geometry;
   KernelConfig config;
   std::int64_t workspace_offset = 0;

@@ -21,39 +21,58 @@ struct OperandNeed {
 };
 
 constexpr OperandNeed kForwardOperands[] = {
-    {"q", Need::kRequired},            {"k", Need::kRequired},
-    {"v", Need::kRequired},            {"out", Need::kRequired},
-    {"lse", Need::kOptional},          {"bias", Need::kOptional},
-    {"sinks", Need::kOptional},        {"alibi_slopes", Need::kOptional},
-    {"cu_seqlens_q", Need::kOptional}, {"cu_seqlens_k", Need::kOptional},
-    {"seqused_q", Need::kOptional},    {"seqused_k", Need::kOptional},
-    {"leftpad_k", Need::kOptional},    {"block_table", Need::kOptional},
-    {"k_new", Need::kOptional},        {"cache_batch_idx", Need::kOptional},
-    {"v_new", Need::kOptional},        {"rotary_cos", Need::kOptional},
+    {"q", Need::kRequired},
+    {"k", Need::kRequired},
+    {"v", Need::kRequired},
+    {"out", Need::kRequired},
+    {"lse", Need::kOptional},
+    {"bias", Need::kOptional},
+    {"sinks", Need::kOptional},
+    {"alibi_slopes", Need::kOptional},
+    {"cu_seqlens_q", Need::kOptional},
+    {"cu_seqlens_k", Need::kOptional},
+    {"seqused_q", Need::kOptional},
+    {"seqused_k", Need::kOptional},
+    {"leftpad_k", Need::kOptional},
+    {"block_table", Need::kOptional},
+    {"k_new", Need::kOptional},
+    {"cache_batch_idx", Need::kOptional},
+    {"v_new", Need::kOptional},
+    {"rotary_cos", Need::kOptional},
     {"rotary_sin", Need::kOptional},
 };
 
 constexpr OperandNeed kBackwardOperands[] = {
-    {"q", Need::kRequired},            {"k", Need::kRequired},
-    {"v", Need::kRequired},            {"out", Need::kRequired},
-    {"lse", Need::kRequired},          {"dout", Need::kRequired},
-    {"dlse", Need::kOptional},         {"dq", Need::kOptional},
-    {"dk", Need::kOptional},           {"dv", Need::kOptional},
-    {"bias", Need::kOptional},         {"dbias", Need::kOptional},
-    {"sinks", Need::kOptional},        {"dsinks", Need::kOptional},
-    {"alibi_slopes", Need::kOptional}, {"cu_seqlens_q", Need::kOptional},
-    {"seqused_q", Need::kOptional},    {"cu_seqlens_k", Need::kOptional},
-    {"seqused_k", Need::kOptional},    {"leftpad_k", Need::kOptional},
+    {"q", Need::kRequired},
+    {"k", Need::kRequired},
+    {"v", Need::kRequired},
+    {"out", Need::kRequired},
+    {"lse", Need::kRequired},
+    {"dout", Need::kRequired},
+    {"dlse", Need::kOptional},
+    {"dq", Need::kOptional},
+    {"dk", Need::kOptional},
+    {"dv", Need::kOptional},
+    {"bias", Need::kOptional},
+    {"dbias", Need::kOptional},
+    {"sinks", Need::kOptional},
+    {"dsinks", Need::kOptional},
+    {"alibi_slopes", Need::kOptional},
+    {"cu_seqlens_q", Need::kOptional},
+    {"seqused_q", Need::kOptional},
+    {"cu_seqlens_k", Need::kOptional},
+    {"seqused_k", Need::kOptional},
+    {"leftpad_k", Need::kOptional},
 };
 
 constexpr OperandNeed kAppendOperands[] = {
-    {"k", Need::kRequired},           {"v", Need::kRequired},
-    {"k_new", Need::kRequired},       {"v_new", Need::kRequired},
-    {"seqused_k", Need::kRequired},   {"block_table", Need::kOptional},
-    {"leftpad_k", Need::kOptional},   {"cache_batch_idx", Need::kOptional},
-    {"rotary_cos", Need::kOptional},  {"rotary_sin", Need::kOptional},
-    {"q", Need::kOptional},           {"q_rotated", Need::kOptional},
-    {"seqused_q", Need::kOptional},   {"cu_seqlens_q", Need::kOptional},
+    {"k", Need::kRequired},          {"v", Need::kRequired},
+    {"k_new", Need::kRequired},      {"v_new", Need::kRequired},
+    {"seqused_k", Need::kRequired},  {"block_table", Need::kOptional},
+    {"leftpad_k", Need::kOptional},  {"cache_batch_idx", Need::kOptional},
+    {"rotary_cos", Need::kOptional}, {"rotary_sin", Need::kOptional},
+    {"q", Need::kOptional},          {"q_rotated", Need::kOptional},
+    {"seqused_q", Need::kOptional},  {"cu_seqlens_q", Need::kOptional},
 };
 
 constexpr OperandNeed kMergeOperands[] = {
@@ -107,8 +126,8 @@ bool span_fits(const TensorSpec& spec) {
     const std::int64_t stride = spec.strides[axis];
     std::int64_t reach = 0;
     if (stride == std::numeric_limits<std::int64_t>::min()) return false;
-    if (!multiply_checked(stride < 0 ? -stride : stride, max_of<std::int64_t>(
-                              spec.shape[axis] - 1, 0), reach) ||
+    if (!multiply_checked(stride < 0 ? -stride : stride,
+                          max_of<std::int64_t>(spec.shape[axis] - 1, 0), reach) ||
         !add_checked(span, reach, span)) {
       return false;
     }
@@ -129,8 +148,8 @@ Status check_extent(const OperandInfo& operand, const TensorSpec& spec) {
     const std::int64_t extent = spec.shape[axis];
     if (extent < 0 || extent > kMaxExtent) {
       return Status::invalid_argument(concat(operand.name, " has an extent of ", extent,
-                                             " in dimension ", axis, ": between 0 and ",
-                                             kMaxExtent, " is allowed"));
+                                             " in dimension ", axis, ": between 0 and ", kMaxExtent,
+                                             " is allowed"));
     }
     fits = fits && multiply_checked(count, max_of<std::int64_t>(extent, 1), count);
   }
@@ -157,8 +176,8 @@ Status check_float(const char* name, const TensorSpec& spec, DType dtype, bool o
 }
 
 Status check_bias_dtypes(const AttentionProblem& problem, DType dtype) {
-  if (problem.bias.present() && problem.bias.dtype != DType::kBool &&
-      problem.bias.dtype != dtype && problem.bias.dtype != DType::kFloat32) {
+  if (problem.bias.present() && problem.bias.dtype != DType::kBool && problem.bias.dtype != dtype &&
+      problem.bias.dtype != DType::kFloat32) {
     return Status::invalid_argument(concat("bias is ", dtype_name(problem.bias.dtype),
                                            ": it must be ", dtype_name(dtype),
                                            dtype == DType::kFloat32 ? "" : ", fp32", " or bool"));
@@ -179,8 +198,8 @@ Status check_merge_dtypes(const AttentionProblem& problem) {
       {"out_a", &problem.out_a}, {"out_b", &problem.out_b}, {"out", &problem.out}};
   for (const auto& [name, spec] : values) {
     if (!is_float(spec->dtype)) {
-      return Status::invalid_argument(concat(name, " is ", dtype_name(spec->dtype),
-                                             ": it must be fp16, bf16 or fp32"));
+      return Status::invalid_argument(
+          concat(name, " is ", dtype_name(spec->dtype), ": it must be fp16, bf16 or fp32"));
     }
   }
   return Status::ok();
@@ -207,8 +226,8 @@ Status check_operand_set(const AttentionProblem& problem) {
   }
   for (const Dependency& dependency : kDependencies) {
     if ((problem.*dependency.spec).present() && !(problem.*dependency.needed_spec).present()) {
-      return Status::invalid_argument(concat(dependency.name, " is given without ",
-                                             dependency.needed, ": it needs it"));
+      return Status::invalid_argument(
+          concat(dependency.name, " is given without ", dependency.needed, ": it needs it"));
     }
   }
   if (problem.pass == Pass::kAppend && problem.q.present() != problem.q_rotated.present()) {
@@ -239,9 +258,12 @@ Status check_dtypes(const AttentionProblem& problem) {
     }
   }
   const std::pair<const char*, const TensorSpec*> integers[] = {
-      {"cu_seqlens_q", &problem.cu_seqlens_q}, {"cu_seqlens_k", &problem.cu_seqlens_k},
-      {"seqused_q", &problem.seqused_q},       {"seqused_k", &problem.seqused_k},
-      {"leftpad_k", &problem.leftpad_k},       {"block_table", &problem.block_table},
+      {"cu_seqlens_q", &problem.cu_seqlens_q},
+      {"cu_seqlens_k", &problem.cu_seqlens_k},
+      {"seqused_q", &problem.seqused_q},
+      {"seqused_k", &problem.seqused_k},
+      {"leftpad_k", &problem.leftpad_k},
+      {"block_table", &problem.block_table},
       {"cache_batch_idx", &problem.cache_batch_idx}};
   for (const auto& [name, spec] : integers) {
     if (spec->present() && spec->dtype != DType::kInt32) {
@@ -262,8 +284,7 @@ Status check_dtypes(const AttentionProblem& problem) {
   }
   if (problem.q.present() && problem.q.dtype != dtype) {
     return Status::invalid_argument(concat("q is ", dtype_name(problem.q.dtype), " and k is ",
-                                           dtype_name(dtype),
-                                           ": q, k and v must have one dtype"));
+                                           dtype_name(dtype), ": q, k and v must have one dtype"));
   }
   FOVEAL_RETURN_IF_ERROR(check_float("v", problem.v, dtype, false));
   FOVEAL_RETURN_IF_ERROR(check_float("k_new", problem.k_new, dtype, false));

@@ -29,9 +29,9 @@ std::span<const std::int64_t> shape_of(const TensorSpec& spec) {
 /// `name [2, 3]: it must be [2, 4], [batch, seqlen_k]`
 Status check_shape(const char* name, const TensorSpec& spec, Shape shape, const char* meaning) {
   if (!spec.present() || has_shape(spec, shape)) return Status::ok();
-  return Status::invalid_argument(
-      concat(name, " ", shape_of(spec), ": it must be ",
-             std::span<const std::int64_t>(shape.begin(), shape.size()), ", ", meaning));
+  return Status::invalid_argument(concat(name, " ", shape_of(spec), ": it must be ",
+                                         std::span<const std::int64_t>(shape.begin(), shape.size()),
+                                         ", ", meaning));
 }
 
 Status check_rank(const char* name, const TensorSpec& spec, std::int32_t low, std::int32_t high) {
@@ -99,15 +99,14 @@ Status check_heads(const AttentionProblem& problem, const AttentionGeometry& geo
   if (!problem.q.present()) return Status::ok();
   const std::int64_t headdim_q = problem.q.shape[static_cast<std::size_t>(problem.q.rank - 1)];
   if (headdim_q != geometry.headdim) {
-    return Status::invalid_argument(concat("q has headdim ", headdim_q, " and k ",
-                                           geometry.headdim, ": they must be equal"));
+    return Status::invalid_argument(
+        concat("q has headdim ", headdim_q, " and k ", geometry.headdim, ": they must be equal"));
   }
-  const bool whole = geometry.nheads_k == 0 ? geometry.nheads_q == 0
-                                            : geometry.nheads_q % geometry.nheads_k == 0;
+  const bool whole =
+      geometry.nheads_k == 0 ? geometry.nheads_q == 0 : geometry.nheads_q % geometry.nheads_k == 0;
   if (!whole) {
-    return Status::invalid_argument(concat("nheads_q ", geometry.nheads_q,
-                                           ": it must be a multiple of nheads_k ",
-                                           geometry.nheads_k));
+    return Status::invalid_argument(concat(
+        "nheads_q ", geometry.nheads_q, ": it must be a multiple of nheads_k ", geometry.nheads_k));
   }
   return Status::ok();
 }
@@ -144,27 +143,26 @@ Status check_as(const char* name, const TensorSpec& spec, const TensorSpec& mode
     same = spec.shape[axis] == model.shape[axis];
   }
   if (same) return Status::ok();
-  return Status::invalid_argument(concat(name, " ", shape_of(spec), ": it must be ",
-                                         shape_of(model), ", as ", model_name));
+  return Status::invalid_argument(
+      concat(name, " ", shape_of(spec), ": it must be ", shape_of(model), ", as ", model_name));
 }
 
 Status check_append(const AttentionProblem& problem, const AttentionGeometry& geometry) {
   if (!problem.k_new.present()) return Status::ok();
-  FOVEAL_RETURN_IF_ERROR(check_shape(
-      "k_new", problem.k_new,
-      {geometry.batch, geometry.seqlen_new, geometry.nheads_k, geometry.headdim},
-      "[batch, seqlen_new, nheads_k, headdim]"));
-  FOVEAL_RETURN_IF_ERROR(check_shape(
-      "v_new", problem.v_new,
-      {geometry.batch, geometry.seqlen_new, geometry.nheads_k, geometry.headdim_v},
-      "[batch, seqlen_new, nheads_k, headdim_v]"));
+  FOVEAL_RETURN_IF_ERROR(
+      check_shape("k_new", problem.k_new,
+                  {geometry.batch, geometry.seqlen_new, geometry.nheads_k, geometry.headdim},
+                  "[batch, seqlen_new, nheads_k, headdim]"));
+  FOVEAL_RETURN_IF_ERROR(
+      check_shape("v_new", problem.v_new,
+                  {geometry.batch, geometry.seqlen_new, geometry.nheads_k, geometry.headdim_v},
+                  "[batch, seqlen_new, nheads_k, headdim_v]"));
   if (!problem.rotary_cos.present()) return Status::ok();
   FOVEAL_RETURN_IF_ERROR(
       check_as("rotary_sin", problem.rotary_sin, problem.rotary_cos, "rotary_cos"));
   if (geometry.rotary_dim > geometry.headdim) {
     return Status::invalid_argument(concat("rotary_cos has ", geometry.rotary_dim / 2,
-                                           " pairs: at most headdim / 2 = ",
-                                           geometry.headdim / 2));
+                                           " pairs: at most headdim / 2 = ", geometry.headdim / 2));
   }
   return check_rows("q_rotated", problem.q_rotated, geometry, geometry.headdim);
 }
@@ -183,13 +181,11 @@ Status check_side_operands(const AttentionProblem& problem, const AttentionGeome
       check_lengths("cache_batch_idx", problem.cache_batch_idx, batch, sequences));
   FOVEAL_RETURN_IF_ERROR(check_shape("block_table", problem.block_table,
                                      {batch, geometry.max_pages}, "[batch, max_pages]"));
-  FOVEAL_RETURN_IF_ERROR(
-      check_shape("sinks", problem.sinks, {geometry.nheads_q}, "[nheads_q]"));
-  FOVEAL_RETURN_IF_ERROR(
-      check_shape("dsinks", problem.dsinks, {geometry.nheads_q}, "[nheads_q]"));
+  FOVEAL_RETURN_IF_ERROR(check_shape("sinks", problem.sinks, {geometry.nheads_q}, "[nheads_q]"));
+  FOVEAL_RETURN_IF_ERROR(check_shape("dsinks", problem.dsinks, {geometry.nheads_q}, "[nheads_q]"));
   if (problem.alibi_slopes.rank == 1) {
-    FOVEAL_RETURN_IF_ERROR(check_shape("alibi_slopes", problem.alibi_slopes, {geometry.nheads_q},
-                                       "[nheads_q]"));
+    FOVEAL_RETURN_IF_ERROR(
+        check_shape("alibi_slopes", problem.alibi_slopes, {geometry.nheads_q}, "[nheads_q]"));
   } else {
     FOVEAL_RETURN_IF_ERROR(check_shape("alibi_slopes", problem.alibi_slopes,
                                        {batch, geometry.nheads_q},
@@ -229,8 +225,8 @@ Status check_packing(const AttentionProblem& problem) {
   const auto agree = [](const char* name, const TensorSpec& spec, const char* lengths,
                         const TensorSpec& cu_seqlens) {
     if (spec.rank == 3 && !cu_seqlens.present()) {
-      return Status::invalid_argument(concat(name, " has 3 dimensions, which means packed: ",
-                                             lengths, " is missing"));
+      return Status::invalid_argument(
+          concat(name, " has 3 dimensions, which means packed: ", lengths, " is missing"));
     }
     if (spec.rank != 3 && cu_seqlens.present()) {
       return Status::invalid_argument(concat(lengths, " is given, but ", name, " has ", spec.rank,
@@ -277,8 +273,8 @@ Status check_combinations(const AttentionProblem& problem) {
 Status check_shapes(const AttentionProblem& problem) {
   if (problem.pass == Pass::kMerge) return check_merge(problem);
   const AttentionGeometry geometry = make_geometry(problem);
-  FOVEAL_RETURN_IF_ERROR(check_heads(problem, geometry));
   FOVEAL_RETURN_IF_ERROR(check_keys(problem, geometry));
+  FOVEAL_RETURN_IF_ERROR(check_heads(problem, geometry));
   FOVEAL_RETURN_IF_ERROR(check_append(problem, geometry));
   FOVEAL_RETURN_IF_ERROR(check_rows("out", problem.out, geometry, geometry.headdim_v));
   FOVEAL_RETURN_IF_ERROR(check_rows("dout", problem.dout, geometry, geometry.headdim_v));

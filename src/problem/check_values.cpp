@@ -44,8 +44,8 @@ Status check_cu_seqlens(const char* name, const char* total_name, const char* ma
                                              cu_seqlens[b + 1], " after ", cu_seqlens[b]));
     }
     if (max_seqlen > 0 && length > max_seqlen) {
-      return Status::invalid_argument(concat(max_name, " ", max_seqlen, ": sequence ", b, " has ",
-                                             length, " tokens"));
+      return Status::invalid_argument(
+          concat(max_name, " ", max_seqlen, ": sequence ", b, " has ", length, " tokens"));
     }
   }
   if (cu_seqlens[batch] != total) {
@@ -58,9 +58,8 @@ Status check_cu_seqlens(const char* name, const char* total_name, const char* ma
 Status check_used(const char* name, const std::int32_t* used, std::int64_t b,
                   std::int64_t capacity) {
   if (used == nullptr || (used[b] >= 0 && used[b] <= capacity)) return Status::ok();
-  return Status::invalid_argument(concat(name, "[", b, "] ", used[b],
-                                         ": between 0 and the capacity of sequence ", b, ", ",
-                                         capacity));
+  return Status::invalid_argument(concat(
+      name, "[", b, "] ", used[b], ": between 0 and the capacity of sequence ", b, ", ", capacity));
 }
 
 Status check_room(const SeqlenInfo& info, std::int64_t seqlen_new, std::int64_t b) {
@@ -84,12 +83,12 @@ Status check_leftpad(const SeqlenSource& source, const SeqlenInfo& info, std::in
 Status check_pages(const AttentionProblem& problem, const AttentionGeometry& geometry,
                    const AttentionTensors& tensors, const SeqlenInfo& info, std::int64_t b) {
   if (!geometry.paged()) return Status::ok();
-  const auto* line = static_cast<const std::int32_t*>(tensors.block_table) +
-                     b * problem.block_table.strides[0];
+  const auto* line =
+      static_cast<const std::int32_t*>(tensors.block_table) + b * problem.block_table.strides[0];
   const std::int64_t end = info.leftpad_k + info.seqlen_k;
   // Appended tokens may lie inside the left padding, where they are written all the same.
-  const std::int64_t begin = geometry.seqlen_new > 0 ? min_of(info.leftpad_k, info.seqlen_cache)
-                                                     : info.leftpad_k;
+  const std::int64_t begin =
+      geometry.seqlen_new > 0 ? min_of(info.leftpad_k, info.seqlen_cache) : info.leftpad_k;
   for (std::int64_t page = begin / geometry.page_size; page * geometry.page_size < end; ++page) {
     const std::int32_t entry = line[page * problem.block_table.strides[1]];
     if (entry < 0 || entry >= geometry.num_pages) {
@@ -118,8 +117,8 @@ Status check_rotary(const AttentionProblem& problem, const AttentionGeometry& ge
   const std::int64_t needed = info.seqlen_cache + max_of(geometry.seqlen_new, q_rows);
   const std::int64_t positions = problem.rotary_cos.shape[0];
   if (needed <= positions) return Status::ok();
-  return Status::invalid_argument(concat("rotary_cos has ", positions, " positions: sequence ", b,
-                                         " reaches ", needed));
+  return Status::invalid_argument(
+      concat("rotary_cos has ", positions, " positions: sequence ", b, " reaches ", needed));
 }
 
 }  // namespace

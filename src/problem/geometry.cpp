@@ -13,8 +13,8 @@ void add_query_sizes(const AttentionProblem& problem, AttentionGeometry& geometr
   geometry.packed_q = q.rank == 3;
   if (geometry.packed_q) {
     geometry.total_q = q.shape[0];
-    geometry.seqlen_q = problem.max_seqlen_q > 0 ? min_of(problem.max_seqlen_q, q.shape[0])
-                                                 : q.shape[0];
+    geometry.seqlen_q =
+        problem.max_seqlen_q > 0 ? min_of(problem.max_seqlen_q, q.shape[0]) : q.shape[0];
     geometry.nheads_q = q.shape[1];
     geometry.headdim = q.shape[2];
   } else {
@@ -31,8 +31,8 @@ void add_key_sizes(const AttentionProblem& problem, AttentionGeometry& geometry)
   geometry.packed_k = k.rank == 3;
   if (geometry.packed_k) {
     geometry.total_k = k.shape[0];
-    geometry.seqlen_k = problem.max_seqlen_k > 0 ? min_of(problem.max_seqlen_k, k.shape[0])
-                                                 : k.shape[0];
+    geometry.seqlen_k =
+        problem.max_seqlen_k > 0 ? min_of(problem.max_seqlen_k, k.shape[0]) : k.shape[0];
   } else if (problem.block_table.present()) {
     geometry.num_pages = k.shape[0];
     geometry.page_size = k.shape[1];
@@ -78,8 +78,8 @@ AttentionGeometry make_geometry(const AttentionProblem& problem) {
       problem.softmax_scale
           ? *problem.softmax_scale
           : static_cast<float>(1.0 / std::sqrt(static_cast<double>(geometry.headdim)));
-  geometry.window = algorithm::make_window(problem.window_size_left, problem.window_size_right,
-                                           problem.causal);
+  geometry.window =
+      algorithm::make_window(problem.window_size_left, problem.window_size_right, problem.causal);
   return geometry;
 }
 

@@ -43,8 +43,8 @@ BatchSizes sizes_from_capacity(const AttentionGeometry& geometry) {
   const Mask mask{geometry.seqlen_q, geometry.seqlen_k, geometry.window};
   double sequences = static_cast<double>(geometry.batch);
   if (geometry.packed_q && geometry.seqlen_q > 0) {
-    const double full = static_cast<double>(geometry.total_q) /
-                        static_cast<double>(geometry.seqlen_q);
+    const double full =
+        static_cast<double>(geometry.total_q) / static_cast<double>(geometry.seqlen_q);
     sequences = min_of(sequences, full);
   }
   sizes.add(mask, sequences);
@@ -99,8 +99,8 @@ AttentionWork attention_work(const AttentionProblem& problem, const AttentionTen
                                               : sizes_from_capacity(geometry);
   AttentionWork work;
   work.visible_pairs = sizes.pairs * static_cast<double>(geometry.nheads_q);
-  work.flops = 2.0 * static_cast<double>(geometry.headdim + geometry.headdim_v) *
-               work.visible_pairs;
+  work.flops =
+      2.0 * static_cast<double>(geometry.headdim + geometry.headdim_v) * work.visible_pairs;
   const double kv_bytes = sizes.keys * key_row_bytes(geometry, problem.k.dtype);
   work.read_bytes = spec_bytes(problem.q) + kv_bytes + spec_bytes(problem.bias);
   work.written_bytes = spec_bytes(problem.out) + spec_bytes(problem.lse);
@@ -108,8 +108,8 @@ AttentionWork attention_work(const AttentionProblem& problem, const AttentionTen
     work.flops *= 2.5;
     work.read_bytes += spec_bytes(problem.out) + spec_bytes(problem.dout) +
                        spec_bytes(problem.lse) + spec_bytes(problem.dlse);
-    work.written_bytes = spec_bytes(problem.dq) + spec_bytes(problem.dk) +
-                         spec_bytes(problem.dv) + spec_bytes(problem.dbias);
+    work.written_bytes = spec_bytes(problem.dq) + spec_bytes(problem.dk) + spec_bytes(problem.dv) +
+                         spec_bytes(problem.dbias);
   }
   return work;
 }
@@ -132,10 +132,9 @@ std::string to_string(const AttentionProblem& problem) {
   if (problem.softcap > 0) text += concat(" softcap ", problem.softcap);
   if (problem.dropout_p > 0) text += concat(" dropout ", problem.dropout_p);
   for (const OperandInfo& operand : operands()) {
-    constexpr std::string_view kShown[] = {"lse",       "dlse",      "bias",     "dbias",
-                                           "sinks",     "seqused_q", "leftpad_k", "seqused_k",
-                                           "alibi_slopes", "k_new",  "rotary_cos",
-                                           "cache_batch_idx"};
+    constexpr std::string_view kShown[] = {
+        "lse",       "dlse",      "bias",         "dbias", "sinks",      "seqused_q",
+        "leftpad_k", "seqused_k", "alibi_slopes", "k_new", "rotary_cos", "cache_batch_idx"};
     if (!(problem.*operand.spec).present()) continue;
     for (const std::string_view shown : kShown) {
       if (shown == operand.name) text += concat(" ", shown);
