@@ -68,7 +68,9 @@ target_compile_features(foveal INTERFACE cxx_std_20)
 if(FOVEAL_SANITIZE STREQUAL "" OR CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   target_link_options(foveal PRIVATE -Wl,--no-undefined)
 endif()
-target_link_options(foveal PRIVATE -Wl,--as-needed -Wl,--exclude-libs,ALL ${foveal_sanitizer_flags})
+target_link_options(foveal PRIVATE -Wl,--as-needed -Wl,--exclude-libs,ALL
+  "-Wl,--version-script=${PROJECT_SOURCE_DIR}/src/capi/exports.map" ${foveal_sanitizer_flags})
+set_property(TARGET foveal APPEND PROPERTY LINK_DEPENDS "${PROJECT_SOURCE_DIR}/src/capi/exports.map")
 
 add_library(foveal_internal STATIC EXCLUDE_FROM_ALL)
 target_link_libraries(foveal_internal PRIVATE ${foveal_object_targets} PUBLIC foveal_headers)
