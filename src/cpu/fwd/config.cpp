@@ -1,0 +1,127 @@
+#include "cpu/fwd/config.hpp"
+
+#include "cpu/device_rules.hpp"
+#include "cpu/fwd/work_index.hpp"
+
+namespace foveal::cpu {
+namespace {
+
+using planner::KernelConfig;
+using planner::TileShape;
+
+/// Keys below which a split costs more than it brings.
+constexpr std::int64_t kMinSplitKeys = 256;
+
+/// Items a worker should find, so that the last ones to finish leave little idle.
+constexpr std::int64_t kItemsPerWorker = 4;
+
+/// Share of the device's fp32 rate, which on x86-64 counts the widest vectors, that the portable
+/// table reaches with softmax and loads included.
+constexpr double kEfficiency = 0.25;
+
+/// Tiles of all sequences if each had all rows that it can have. Packed rows are shared out, and
+/// every sequence may leave one tile partly filled.
+std::int64_t max_m_blocks(const AttentionGeometry& geometry, const TileShape& tile) {
+  const std::int64_t group = geometry.qhead_per_khead;
+  if (!geometry.packed_q) {
+    return geometry.batch * ceil_div(geometry.seqlen_q * group, tile.m);
+  }
+  return geometry.total_q * group / tile.m + min_of(geometry.batch, geometry.total_q);
+}
+
+/// The least number of tiles that the plan can count on.
+std::int64_t min_items(const AttentionGeometry& geometry, const TileShape& tile) {
+  const std::int64_t blocks = geometry.packed_q
+                                  ? ceil_div(geometry.total_q * geometry.qhead_per_khead, tile.m)
+                                  : max_m_blocks(geometry, tile);
+  return max_of<std::int64_t>(blocks * geometry.nheads_k, 1);
+}
+
+std::int64_t choose_num_splits(const AttentionGeometry& geometry, const TileShape& tile,
+                               std::int64_t workers) {
+  const std::int64_t wanted = kItemsPerWorker * workers;
+  const std::int64_t items = min_items(geometry, tile);
+  if (workers == 1 || items >= wanted) return 1;
+  return clamp_to<std::int64_t>(geometry.seqlen_k / kMinSplitKeys, 1, ceil_div(wanted, items));
+}
+
+std::int64_t scratch_bytes(const TileShape& tile, const AttentionGeometry& geometry) {
+  Slab count;
+  ForwardScratch(count, tile, geometry);
+  return count.used_bytes();
+}
+
+void add_notes(const AttentionProblem& problem, KernelConfig& config) {
+  constexpr const char* kGathered = "its rows are gathered while tiles are packed";
+  note_strided_rows("q", problem.q, kGathered, config.notes);
+  note_strided_rows("k", problem.k, kGathered, config.notes);
+  note_strided_rows("v", problem.v, kGathered, config.notes);
+  note_strided_rows("out", problem.out, "its rows are scattered when they are stored",
+                    config.notes);
+}
+
+}  // namespace
+
+ForwardScratch::ForwardScratch(Slab& slab, const TileShape& tile, const AttentionGeometry& geometry)
+    : q(slab.take<float>(tile_floats(tile.m, geometry.headdim))),
+      kv(slab.take<float>(tile_floats(tile.n, max_of(geometry.headdim, geometry.headdim_v)))),
+      packed(slab.take<float>(packed_floats(tile.n, geometry.headdim))),
+      scores(slab.take<float>(tile_floats(tile.m, tile.n))),
+      acc(slab.take<float>(tile_floats(tile.m, geometry.headdim_v))),
+      factors(slab.take<float>(tile.n)),
+      state(slab.take<algorithm::SoftmaxState>(tile.m)) {}
+
+ForwardPartials::ForwardPartials(Slab& slab, std::int64_t slots, const TileShape& tile,
+                                 const AttentionGeometry& geometry)
+    : rows(geometry.packed_q ? tile.m
+                             : min_of(tile.m, geometry.seqlen_q * geometry.qhead_per_khead)),
+      ld(round_up(geometry.headdim_v, kLane)),
+      num_slots(slots) {
+  out = slab.take<float>(slots * rows * ld);
+  lse = slab.take<float>(slots * rows);
+  arrived = slab.take<std::int32_t>(slots);
+}
+
+std::int64_t partial_slots(const KernelConfig& config, const AttentionGeometry& geometry) {
+  if (config.split_keys == 0) {
+    if (config.num_splits == 1) return 0;
+    return max_m_blocks(geometry, config.tile) * geometry.nheads_k * config.num_splits;
+  }
+  // Only a sequence whose rows fill at most one tile is split, and only when it has more keys than
+  // a split: each such sequence leaves at most one split partly filled.
+  const std::int64_t whole_splits = geometry.total_k / config.split_keys;
+  return (whole_splits + min_of(whole_splits, geometry.batch)) * geometry.nheads_k;
+}
+
+KernelConfig configure_forward(const AttentionProblem& problem, const AttentionGeometry& geometry,
+                               const DeviceInfo& device) {
+  KernelConfig config;
+  config.tile = kForwardTile;
+  config.pack_gqa = geometry.qhead_per_khead > 1;
+  const std::int64_t workers = worth_workers(attention_work(problem), device);
+  if (problem.batch_invariant) {
+    config.split_keys = kInvariantSplitKeys;
+  } else {
+    config.num_splits = choose_num_splits(geometry, config.tile, workers);
+  }
+  const std::int64_t slots = partial_slots(config, geometry);
+  const std::int64_t max_items = max_m_blocks(geometry, config.tile) * geometry.nheads_k + slots;
+  config.num_threads = clamp_to<std::int64_t>(workers, 1, max_of<std::int64_t>(max_items, 1));
+
+  Slab partials;
+  ForwardPartials(partials, slots, config.tile, geometry);
+  config.workspace = {
+      {"work index", work_index_bytes(geometry.batch)},
+      {"tiles of the workers", config.num_threads * scratch_bytes(config.tile, geometry)},
+      {"partial results of the splits", partials.used_bytes()},
+  };
+  add_notes(problem, config);
+  return config;
+}
+
+double predict_forward(const AttentionProblem& problem, const AttentionGeometry& /*geometry*/,
+                       const KernelConfig& config, const DeviceInfo& device) {
+  return roofline_us(attention_work(problem), config.num_threads, device, kEfficiency);
+}
+
+}  // namespace foveal::cpu
