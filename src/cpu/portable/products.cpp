@@ -8,7 +8,7 @@ enum class AOrder { kRows, kTransposed };
 enum class Into { kOverwrite, kAdd };
 
 /// A register block: kRows rows by 4 * kVectors columns. Every element is one running sum over the
-/// depth in ascending order, whatever the block's shape.
+/// depth in ascending order, whatever the block's shape and place.
 template <int kRows, int kVectors, AOrder kOrder, Into kInto>
 void multiply_block(const TileProduct& block) {
   Float4 sum[kRows][kVectors] = {};
@@ -57,11 +57,30 @@ void multiply_panel(TileProduct panel) {
   if (rows == 1) multiply_block<1, 4, kOrder, kInto>(panel);
 }
 
+/// Terms that one running sum takes; the sums of longer depths are added up. Rounding errors then
+/// grow with the square root of this, not of headdim.
+constexpr std::int64_t kDepthRun = 64;
+
+/// One panel, run by run of the depth.
+template <AOrder kOrder, Into kInto>
+void multiply_runs(TileProduct panel) {
+  const std::int64_t a_step = kOrder == AOrder::kRows ? 1 : panel.lda;
+  const std::int64_t depth = panel.depth;
+  panel.depth = min_of(depth, kDepthRun);
+  multiply_panel<kOrder, kInto>(panel);
+  for (std::int64_t k = kDepthRun; k < depth; k += kDepthRun) {
+    panel.a += kDepthRun * a_step;
+    panel.b += kDepthRun * panel.ldb;
+    panel.depth = min_of(depth - k, kDepthRun);
+    multiply_panel<kOrder, Into::kAdd>(panel);
+  }
+}
+
 template <AOrder kOrder, Into kInto>
 void multiply_panels(const TileProduct& product, std::int64_t b_panel_step) {
   TileProduct panel = product;
   for (std::int64_t column = 0; column < product.columns; column += kLane) {
-    multiply_panel<kOrder, kInto>(panel);
+    multiply_runs<kOrder, kInto>(panel);
     panel.b += b_panel_step;
     panel.c += kLane;
   }
