@@ -99,16 +99,18 @@ Status Plan::run(const AttentionTensors& tensors, void* workspace, std::size_t w
 }
 
 Result<Plan> plan(const AttentionProblem& problem, const Device& device) try {
-  planner::PlanKey key{problem, device, planner::read_overrides()};
-  FOVEAL_RETURN_IF_ERROR(planner::resolve_device(key.device));
+  Device resolved = device;
+  FOVEAL_RETURN_IF_ERROR(planner::resolve_device(resolved));
+  const planner::Overrides overrides = planner::read_overrides();
+  const planner::PlanKeyView key{problem, resolved, overrides};
   if (auto cached = planner::find_plan(key)) return Plan(std::move(cached));
 
-  FOVEAL_ASSIGN_OR_RETURN(info, device_info(key.device));
-  FOVEAL_ASSIGN_OR_RETURN(state, planner::make_plan(problem, info, key.overrides));
+  FOVEAL_ASSIGN_OR_RETURN(info, device_info(resolved));
+  FOVEAL_ASSIGN_OR_RETURN(state, planner::make_plan(problem, info, overrides));
   if (state.steps.empty()) return no_kernel(state);
   log_choice(state);
   auto shared = std::make_shared<const PlanState>(std::move(state));
-  planner::store_plan(std::move(key), shared);
+  planner::store_plan(key, shared);
   return Plan(std::move(shared));
 } catch (const std::bad_alloc&) {
   return Status::out_of_memory("out of memory while planning");

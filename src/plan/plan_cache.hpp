@@ -10,20 +10,19 @@
 
 namespace foveal::planner {
 
-struct PlanKey {
-  AttentionProblem problem;
-  Device device;
-  Overrides overrides;
-
-  bool operator==(const PlanKey&) const = default;
+/// What a plan depends on, by reference: a look-up copies nothing.
+struct PlanKeyView {
+  const AttentionProblem& problem;
+  const Device& device;
+  const Overrides& overrides;
 };
 
 /// Replaces num_threads 0 by the number it stands for, so that the key says what is planned.
 Status resolve_device(Device& device);
 
 /// Null when the plan isn't there. Safe from any thread.
-[[nodiscard]] std::shared_ptr<const PlanState> find_plan(const PlanKey& key);
+[[nodiscard]] std::shared_ptr<const PlanState> find_plan(const PlanKeyView& key);
 
-void store_plan(PlanKey key, std::shared_ptr<const PlanState> state);
+void store_plan(const PlanKeyView& key, std::shared_ptr<const PlanState> state);
 
 }  // namespace foveal::planner

@@ -172,6 +172,40 @@ TEST(Plan, IsCachedAndSeesChanges) {
   EXPECT_TRUE(other->problem().causal);
 }
 
+TEST(Plan, EveryOptionIsPartOfTheCacheKey) {
+  AttentionProblem base = small_forward();
+  base.q = base.out = TensorSpec::contiguous(kF32, {8, 4, 16});
+  base.k = base.v = TensorSpec::contiguous(kF32, {8, 2, 16});
+  base.lse = TensorSpec::contiguous(kF32, {4, 8});
+  base.cu_seqlens_q = base.cu_seqlens_k = TensorSpec::contiguous(DType::kInt32, {3});
+  const auto first = plan(base, Device::cpu(2));
+  ASSERT_TRUE(first) << first.status().message();
+  using Change = void (*)(AttentionProblem&);
+  const Change changes[] = {
+      [](AttentionProblem& p) { p.max_seqlen_q = 5; },
+      [](AttentionProblem& p) { p.max_seqlen_k = 5; },
+      [](AttentionProblem& p) { p.softmax_scale = 0.25f; },
+      [](AttentionProblem& p) { p.softcap = 3; },
+      [](AttentionProblem& p) { p.dropout_p = 0.5f; },
+      [](AttentionProblem& p) { p.window_size_left = 2; },
+      [](AttentionProblem& p) { p.window_size_right = 2; },
+      [](AttentionProblem& p) { p.causal = true; },
+      [](AttentionProblem& p) { p.rotary_interleaved = true; },
+      [](AttentionProblem& p) { p.deterministic = true; },
+      [](AttentionProblem& p) { p.batch_invariant = true; },
+      [](AttentionProblem& p) { p.lse = {}; },
+      [](AttentionProblem& p) { p.q.strides[0] = 128; },
+      [](AttentionProblem& p) { p.v.strides[2] = 0; },
+  };
+  for (const Change change : changes) {
+    AttentionProblem changed = base;
+    change(changed);
+    const auto other = plan(changed, Device::cpu(2));
+    ASSERT_TRUE(other) << other.status().message();
+    EXPECT_EQ(other->problem(), changed) << "change " << &change - changes;
+  }
+}
+
 TEST(Plan, DefaultThreadsFollowTheEnvironment) {
   const ScopedEnvironment threads("FOVEAL_NUM_THREADS", "3");
   const auto planned = plan(small_forward(), Device::cpu());
