@@ -25,7 +25,10 @@ inline constexpr int kExitOk = 0;
 inline constexpr int kExitCheckFailed = 1;  ///< A check against a reference, or a gate.
 inline constexpr int kExitBadInput = 2;     ///< Usage, input, or a machine that can't do it.
 
-/// Writes `foveal: <message>` to stderr and returns kExitBadInput.
+/// "0.1.0"
+const char* version();
+
+/// Writes `foveal: <message>` on one line of stderr and returns kExitBadInput.
 int report_error(const Status& status);
 
 /// Writes `foveal: warning: <message>` to stderr.
