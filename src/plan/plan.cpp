@@ -39,8 +39,8 @@ void log_choice(const PlanState& state) {
 Status check_workspace(const PlanState& state, const void* workspace, std::size_t bytes) {
   if (state.workspace_bytes == 0) return Status::ok();
   if (workspace == nullptr || bytes < static_cast<std::size_t>(state.workspace_bytes)) {
-    return Status::invalid_argument(concat("workspace has ", workspace == nullptr ? 0 : bytes,
-                                           " bytes: the plan needs ", state.workspace_bytes));
+    return Status::out_of_memory(concat("workspace has ", workspace == nullptr ? 0 : bytes,
+                                        " bytes: the plan needs ", state.workspace_bytes));
   }
   if (reinterpret_cast<std::uintptr_t>(workspace) % kWorkspaceAlignment != 0) {
     return Status::invalid_argument(
