@@ -1,0 +1,31 @@
+// Memory between guard bytes: a write before or after it is seen, also where no sanitizer runs.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+namespace foveal::test {
+
+class GuardedBuffer {
+ public:
+  static constexpr std::size_t kGuardBytes = 1024;
+  static constexpr std::size_t kAlignment = 256;
+
+  /// `bytes` bytes at kAlignment, all of value `fill`.
+  explicit GuardedBuffer(std::size_t bytes = 0, std::uint8_t fill = 0);
+
+  [[nodiscard]] std::byte* data() { return begin_; }
+  [[nodiscard]] const std::byte* data() const { return begin_; }
+  [[nodiscard]] std::size_t size() const { return bytes_; }
+
+  /// False once anything has been written outside.
+  [[nodiscard]] bool guards_intact() const;
+
+ private:
+  std::unique_ptr<std::byte[]> storage_;
+  std::byte* begin_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace foveal::test
