@@ -37,7 +37,7 @@ class HeaderReader : public nlohmann::json_sax<json> {
   bool null() override { return unexpected("null"); }
   bool boolean(bool value) override { return unexpected(value ? "true" : "false"); }
   bool number_integer(json::number_integer_t value) override {
-    return value == 0 ? number_unsigned(0) : unexpected(fmt::format("{}", value));  // -0, -1, ...
+    return unexpected(value == 0 ? "-0" : fmt::format("{}", value));
   }
   bool number_unsigned(json::number_unsigned_t value) override;
   bool number_float(json::number_float_t, const std::string& text) override {

@@ -177,6 +177,8 @@ TEST(Safetensors, RefusesHeadersThatAreNotTheFormats) {
       {one(R"("shape":1)"), "header: tensor 'q': shape must be an array, got 1"},
       {one(R"("shape":[2,-1])"),
        "header: tensor 'q': shape[1] must be an integer from 0 to 2^63 - 1, got -1"},
+      {one(R"("shape":[-0])"),
+       "header: tensor 'q': shape[0] must be an integer from 0 to 2^63 - 1, got -0"},
       {one(R"("shape":[1.5])"),
        "header: tensor 'q': shape[0] must be an integer from 0 to 2^63 - 1, got 1.5"},
       {one(R"("shape":["1"])"),
@@ -340,7 +342,7 @@ TEST(SafetensorsWriterSlow, RefusesAHeaderPastTheLimit) {
   const std::string path = directory.file("out");
   EXPECT_EQ(write_safetensors(path, {}, {{"a", std::string(100'000'000, 'x')}}).message(),
             path +
-                ": header size 100000024: the safetensors format allows at most 100000000 "
+                ": header size 100000032: the safetensors format allows at most 100000000 "
                 "bytes");
   EXPECT_EQ(directory.num_entries(), 0u);
 }
