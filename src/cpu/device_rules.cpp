@@ -10,7 +10,7 @@ namespace {
 constexpr double kMinWorkerFlops = 200e3;
 constexpr double kMinWorkerBytes = 100e3;
 
-/// Moving memory needs no more than a few cores to saturate a socket; below that it scales.
+/// What a launch costs by itself.
 constexpr double kStartUs = 1.0;
 
 }  // namespace

@@ -35,6 +35,31 @@ void zero_rows(std::int64_t begin, std::int64_t end, std::int64_t columns, float
   }
 }
 
+/// Asks for the rows of a tile one by one.
+class RowPrefetcher {
+ public:
+  explicit RowPrefetcher(const KeyRows& rows) : rows_(rows), left_(rows.read()) {
+    if (rows.loader.stride != 1) left_ = {};  // scattered elements: more requests than they save
+  }
+
+  void fetch_row() {
+    if (left_.empty()) return;
+    const std::int64_t bytes = dtype_bytes(rows_.loader.dtype);
+    const std::byte* row =
+        element_address(rows_.loader.base, rows_.locator.row_offset(left_.min), bytes);
+    for (std::int64_t byte = 0; byte < rows_.loader.count * bytes; byte += kCacheLineBytes) {
+      __builtin_prefetch(row + byte);
+    }
+    ++left_.min;
+  }
+
+ private:
+  static constexpr std::int64_t kCacheLineBytes = 64;
+
+  const KeyRows& rows_;
+  algorithm::Range left_;
+};
+
 }  // namespace
 
 float load_scalar(DType dtype, const void* base, std::int64_t index) {
@@ -105,20 +130,27 @@ void load_query_rows(const RowLoader& loader, const RowStrides& strides, const Q
   zero_rows(count, round_up(count, kLane), loader.count, tile, ld);
 }
 
-void load_key_rows(const RowLoader& loader, const algorithm::KvLocator& locator,
-                   algorithm::Range keys, algorithm::Range seen, float* tile, std::int64_t ld) {
-  const algorithm::Range read = algorithm::intersect(keys, seen);
-  const std::int64_t padded = round_up(keys.size(), kLane);
-  if (read.empty()) return zero_rows(0, padded, loader.count, tile, ld);
-  zero_rows(0, read.min - keys.min, loader.count, tile, ld);
+void load_key_rows(const KeyRows& rows, float* tile, std::int64_t ld) {
+  load_key_rows(rows, {rows.loader, rows.locator, {}, {}}, tile, ld);
+}
+
+void load_key_rows(const KeyRows& rows, const KeyRows& next, float* tile, std::int64_t ld) {
+  const algorithm::Range read = rows.read();
+  const std::int64_t begin = rows.keys.min;
+  const std::int64_t padded = round_up(rows.keys.size(), kLane);
+  const std::int64_t columns = rows.loader.count;
+  if (read.empty()) return zero_rows(0, padded, columns, tile, ld);
+  zero_rows(0, read.min - begin, columns, tile, ld);
+  RowPrefetcher ahead(next);
   for (std::int64_t j = read.min; j < read.max;) {
-    const std::int64_t run = locator.contiguous_rows(j, read.max - j);
-    std::int64_t index = locator.row_offset(j);
-    for (const std::int64_t end = j + run; j < end; ++j, index += locator.layout.row_stride) {
-      loader.load(index, tile + (j - keys.min) * ld);
+    const std::int64_t end = j + rows.locator.contiguous_rows(j, read.max - j);
+    std::int64_t index = rows.locator.row_offset(j);
+    for (; j < end; ++j, index += rows.locator.layout.row_stride) {
+      rows.loader.load(index, tile + (j - begin) * ld);
+      ahead.fetch_row();
     }
   }
-  zero_rows(read.max - keys.min, padded, loader.count, tile, ld);
+  zero_rows(read.max - begin, padded, columns, tile, ld);
 }
 
 }  // namespace foveal::cpu

@@ -74,9 +74,30 @@ struct QueryTile {
 void load_query_rows(const RowLoader& loader, const RowStrides& strides, const QueryTile& rows,
                      float* tile, std::int64_t ld);
 
-/// Keys [keys.min, keys.max) into rows 0.. of `tile`; those outside `seen` and the rows up to
-/// round_up(keys.size(), kLane) become 0. `loader.stride` is the layout's dim_stride.
-void load_key_rows(const RowLoader& loader, const algorithm::KvLocator& locator,
-                   algorithm::Range keys, algorithm::Range seen, float* tile, std::int64_t ld);
+/// Keys [keys.min, keys.max) of one KV head, of which `seen` are read; those outside, and the rows
+/// of the tile up to round_up(keys.size(), kLane), become 0. `loader.stride` is the layout's
+/// dim_stride.
+struct KeyRows {
+  const RowLoader& loader;
+  const algorithm::KvLocator& locator;
+  algorithm::Range keys;
+  algorithm::Range seen;
+
+  [[nodiscard]] algorithm::Range read() const { return algorithm::intersect(keys, seen); }
+};
+
+/// Loads rows into rows 0.. of `tile`.
+void load_key_rows(const KeyRows& rows, float* tile, std::int64_t ld);
+
+/// The same, and while at it asks the caches for `next`, the rows that will be loaded after these.
+/// The heads of a row lie side by side, so the rows of one head are often a page apart, where no
+/// hardware prefetcher follows.
+void load_key_rows(const KeyRows& rows, const KeyRows& next, float* tile, std::int64_t ld);
+
+inline void load_key_rows(const RowLoader& loader, const algorithm::KvLocator& locator,
+                          algorithm::Range keys, algorithm::Range seen, float* tile,
+                          std::int64_t ld) {
+  load_key_rows({loader, locator, keys, seen}, tile, ld);
+}
 
 }  // namespace foveal::cpu

@@ -19,6 +19,10 @@ constexpr std::int64_t kItemsPerWorker = 4;
 /// table reaches with softmax and loads included.
 constexpr double kEfficiency = 0.25;
 
+/// Loading an element of k or v into a tile takes as long as so many floating-point operations of
+/// the products; a tile of few rows has little to set against it.
+constexpr double kLoadFlops = 10;
+
 /// Tiles of all sequences if each had all rows that it can have. Packed rows are shared out, and
 /// every sequence may leave one tile partly filled.
 std::int64_t max_m_blocks(const AttentionGeometry& geometry, const TileShape& tile) {
@@ -45,10 +49,10 @@ std::int64_t choose_num_splits(const AttentionGeometry& geometry, const TileShap
   return clamp_to<std::int64_t>(geometry.seqlen_k / kMinSplitKeys, 1, ceil_div(wanted, items));
 }
 
-std::int64_t scratch_bytes(const TileShape& tile, const AttentionGeometry& geometry) {
-  Slab count;
-  ForwardScratch(count, tile, geometry);
-  return count.used_bytes();
+/// More items than this no launch has: a worker beyond them would find nothing.
+std::int64_t max_items(const KernelConfig& config, const AttentionGeometry& geometry) {
+  const std::int64_t tiles = max_m_blocks(geometry, config.tile) * geometry.nheads_k;
+  return max_of<std::int64_t>(tiles + partial_slots(config, geometry), 1);
 }
 
 void add_notes(const AttentionProblem& problem, KernelConfig& config) {
@@ -93,6 +97,18 @@ std::int64_t partial_slots(const KernelConfig& config, const AttentionGeometry& 
   return (whole_splits + min_of(whole_splits, geometry.batch)) * geometry.nheads_k;
 }
 
+void size_workspace(KernelConfig& config, const AttentionGeometry& geometry) {
+  Slab tiles;
+  const ForwardScratch scratch(tiles, config.tile, geometry);
+  Slab slots;
+  const ForwardPartials partials(slots, partial_slots(config, geometry), config.tile, geometry);
+  config.workspace = {
+      {"work index", work_index_bytes(geometry.batch)},
+      {"tiles of the workers", config.num_threads * tiles.used_bytes()},
+      {"partial results of the splits", slots.used_bytes()},
+  };
+}
+
 KernelConfig configure_forward(const AttentionProblem& problem, const AttentionGeometry& geometry,
                                const DeviceInfo& device) {
   KernelConfig config;
@@ -104,24 +120,21 @@ KernelConfig configure_forward(const AttentionProblem& problem, const AttentionG
   } else {
     config.num_splits = choose_num_splits(geometry, config.tile, workers);
   }
-  const std::int64_t slots = partial_slots(config, geometry);
-  const std::int64_t max_items = max_m_blocks(geometry, config.tile) * geometry.nheads_k + slots;
-  config.num_threads = clamp_to<std::int64_t>(workers, 1, max_of<std::int64_t>(max_items, 1));
-
-  Slab partials;
-  ForwardPartials(partials, slots, config.tile, geometry);
-  config.workspace = {
-      {"work index", work_index_bytes(geometry.batch)},
-      {"tiles of the workers", config.num_threads * scratch_bytes(config.tile, geometry)},
-      {"partial results of the splits", partials.used_bytes()},
-  };
+  config.num_threads = min_of(workers, max_items(config, geometry));
+  size_workspace(config, geometry);
   add_notes(problem, config);
   return config;
 }
 
-double predict_forward(const AttentionProblem& problem, const AttentionGeometry& /*geometry*/,
+double predict_forward(const AttentionProblem& problem, const AttentionGeometry& geometry,
                        const KernelConfig& config, const DeviceInfo& device) {
-  return roofline_us(attention_work(problem), config.num_threads, device, kEfficiency);
+  AttentionWork work = attention_work(problem);
+  const std::int64_t rows = geometry.total_q * geometry.qhead_per_khead;
+  const std::int64_t tiles = max_of<std::int64_t>(max_m_blocks(geometry, config.tile), 1);
+  const double rows_per_tile = max_of(static_cast<double>(rows) / static_cast<double>(tiles), 1.0);
+  // Two operations for each row of the tile and element of a key or value row.
+  work.flops *= 1.0 + kLoadFlops / (2.0 * rows_per_tile);
+  return roofline_us(work, config.num_threads, device, kEfficiency);
 }
 
 }  // namespace foveal::cpu

@@ -65,6 +65,9 @@ struct ForwardPartials {
 [[nodiscard]] std::int64_t partial_slots(const planner::KernelConfig& config,
                                          const AttentionGeometry& geometry);
 
+/// The workspace for the tile, splits and workers that `config` has.
+void size_workspace(planner::KernelConfig& config, const AttentionGeometry& geometry);
+
 [[nodiscard]] planner::KernelConfig configure_forward(const AttentionProblem& problem,
                                                       const AttentionGeometry& geometry,
                                                       const DeviceInfo& device);

@@ -41,7 +41,8 @@ void compute_scores(const ForwardArgs& args, const ForwardScratch& scratch, cons
   const std::int64_t headdim = args.geometry.headdim;
   const std::int64_t ld = tile_ld(headdim);
   const std::int64_t scores_ld = tile_ld(args.tile.n);
-  load_key_rows(args.k, source.k, tile.keys, source.seen, scratch.kv, ld);
+  load_key_rows({args.k, source.k, tile.keys, source.seen},
+                {args.v, source.v, tile.keys, source.seen}, scratch.kv, ld);
   args.math->pack(scratch.kv, ld, tile.keys.size(), headdim, scratch.packed);
   args.math->multiply_packed({.rows = tile.rows.packed.size(),
                               .columns = tile.keys.size(),
@@ -83,10 +84,11 @@ void drop_weights(const ForwardArgs& args, const ForwardScratch& scratch, const 
 }
 
 void accumulate_values(const ForwardArgs& args, const ForwardScratch& scratch,
-                       const KeySource& source, const ScoreTile& tile) {
+                       const KeySource& source, const ScoreTile& tile, Range next_keys) {
   const std::int64_t headdim_v = args.geometry.headdim_v;
   const std::int64_t ld = tile_ld(headdim_v);
-  load_key_rows(args.v, source.v, tile.keys, source.seen, scratch.kv, ld);
+  load_key_rows({args.v, source.v, tile.keys, source.seen},
+                {args.k, source.k, next_keys, source.seen}, scratch.kv, ld);
   args.math->accumulate({.rows = tile.rows.packed.size(),
                          .columns = headdim_v,
                          .depth = tile.keys.size(),
@@ -148,14 +150,18 @@ void attend(const ForwardArgs& args, const ForwardScratch& scratch, const WorkIt
   const Range split =
       blocks_of_split(blocks.visit, item.split, item.sequence->num_splits, args.context.config);
   const KeySource source = key_source(args, item, info, mask.keys_of_rows(rows));
+  const auto keys_of_block = [&](std::int64_t n_block) {
+    return Range{n_block * args.tile.n, min_of((n_block + 1) * args.tile.n, info.seqlen_k)};
+  };
   begin_tile(args, scratch, tile.rows);
   for (std::int64_t n_block = split.min; n_block < split.max; ++n_block) {
-    const Range keys{n_block * args.tile.n, min_of((n_block + 1) * args.tile.n, info.seqlen_k)};
+    const Range keys = keys_of_block(n_block);
     const ScoreTile block{tile.rows, mask, keys};
     compute_scores(args, scratch, source, block, blocks.needs_mask(n_block));
     update_softmax(args, scratch, tile.rows.packed.size(), round_up(keys.size(), kLane));
     if (args.score.dropout.enabled()) drop_weights(args, scratch, block);
-    accumulate_values(args, scratch, source, block);
+    accumulate_values(args, scratch, source, block,
+                      n_block + 1 < split.max ? keys_of_block(n_block + 1) : Range{});
   }
   store_tile(args, scratch, item, tile);
 }
