@@ -4,15 +4,6 @@
 #include "cpu/bwd/passes.hpp"
 
 namespace foveal::cpu {
-namespace {
-
-using algorithm::kNegativeInfinity;
-
-float lse_of_row(const BackwardArgs& args, const QueryTile& rows, std::int64_t r) {
-  return load_scalar(DType::kFloat32, args.lse.base, rows.offset(args.lse.strides, r));
-}
-
-}  // namespace
 
 void compute_delta(const BackwardArgs& args, const BackwardScratch& scratch, const WorkTile& work,
                    std::int64_t head_k) {
@@ -24,8 +15,6 @@ void compute_delta(const BackwardArgs& args, const BackwardScratch& scratch, con
                        .packed = used_packed_rows(args, sequence, work.block)};
   for (std::int64_t r = rows.packed.min; r < rows.packed.max; ++r) {
     float& delta = args.delta[rows.offset(args.delta_strides, r)];
-    delta = 0.0f;
-    if (lse_of_row(args, rows, r) == kNegativeInfinity) continue;  // it saw nothing
     args.out.loader.load(rows.offset(args.out.strides, r), scratch.row);
     args.dout.loader.load(rows.offset(args.dout.strides, r), scratch.dout);
     delta = args.math.dot(scratch.dout, scratch.row, args.geometry.headdim_v);
@@ -48,8 +37,9 @@ void compute_dsink(const BackwardArgs& args, std::int64_t head) {
                          .group = 1,
                          .packed = {0, sequence.mask.seqlen_q}};
     for (std::int64_t i = 0; i < sequence.mask.seqlen_q; ++i) {
-      const float lse = lse_of_row(args, rows, i);
-      if (lse == kNegativeInfinity) continue;  // the sink is -inf too and has no weight
+      const float lse =
+          load_scalar(DType::kFloat32, args.lse.base, rows.offset(args.lse.strides, i));
+      if (lse == algorithm::kNegativeInfinity) continue;  // the sink is -inf too and has no weight
       const double weight = std::exp(static_cast<double>(sink) - static_cast<double>(lse));
       sum -= weight * static_cast<double>(args.delta[rows.offset(args.delta_strides, i)]);
     }
