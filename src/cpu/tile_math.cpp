@@ -26,6 +26,11 @@ constexpr TileMath kPortable = {
 
 const TileMath& portable_tile_math() { return kPortable; }
 
+std::span<const TileMath* const> tile_maths() {
+  static constexpr const TileMath* kTables[] = {&kPortable};
+  return kTables;
+}
+
 const TileMath& tile_math(DType /*dtype*/) { return kPortable; }
 
 }  // namespace foveal::cpu

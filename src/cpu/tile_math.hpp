@@ -14,6 +14,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include <foveal/tensor.hpp>
 
@@ -96,7 +97,10 @@ struct TileMath {
 /// the processor reports, so that equal calls have equal bits.
 [[nodiscard]] const TileMath& tile_math(DType dtype);
 
-/// The table that every compiler can build; the others are tested against it.
+/// The table that every compiler can build.
 [[nodiscard]] const TileMath& portable_tile_math();
+
+/// All tables that this machine can run; the tests hold each of them to what is said above.
+[[nodiscard]] std::span<const TileMath* const> tile_maths();
 
 }  // namespace foveal::cpu
