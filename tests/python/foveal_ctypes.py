@@ -85,7 +85,7 @@ class OracleResults(Structure):
     _fields_ = [("struct_size", c_size_t)] + [(name, POINTER(DLTensor)) for name in RESULTS]
 
 
-def _library_path() -> Path:
+def library_path() -> Path:
     if named := os.environ.get("FOVEAL_LIBRARY"):
         return Path(named)
     root = Path(__file__).resolve().parents[2]
@@ -98,7 +98,7 @@ def _library_path() -> Path:
 
 
 def _load() -> ctypes.CDLL:
-    library = ctypes.CDLL(str(_library_path()))
+    library = ctypes.CDLL(str(library_path()))
     attention, tensor_text = POINTER(Attention), POINTER(c_void_p)
     signatures = {
         "foveal_last_error": (c_char_p, ()),

@@ -75,9 +75,11 @@ class TorchAttention:
         cos = self.given.get("rotary_cos")
         if cos is None:
             return x
-        angle = torch.complex(cos.to(self.dtype), self.given["rotary_sin"].to(self.dtype))
+        # There are no complex numbers of the narrow types: they turn in fp32 and are rounded.
+        wide = torch.promote_types(self.dtype, torch.float32)
+        angle = torch.complex(cos.to(wide), self.given["rotary_sin"].to(wide))
         turned = 2 * cos.shape[1]
-        head, rest = x[..., :turned], x[..., turned:]
+        head, rest = x[..., :turned].to(wide), x[..., turned:]
         if self.options.get("rotary_interleaved"):
             pairs = head.unflatten(-1, (-1, 2))
         else:
@@ -86,7 +88,7 @@ class TorchAttention:
             torch.complex(pairs[..., 0], pairs[..., 1]) * angle[positions][:, None])
         if not self.options.get("rotary_interleaved"):
             product = product.transpose(-1, -2)
-        return torch.cat([product.flatten(-2), rest], dim=-1)
+        return torch.cat([product.flatten(-2).to(self.dtype), rest], dim=-1)
 
     def cache_after_append(self) -> tuple[torch.Tensor, torch.Tensor]:
         """k and v in the order of their dimensions, with k_new and v_new in place."""
@@ -174,8 +176,9 @@ class TorchAttention:
             column = sinks[:, None, None].expand(-1, num_q, 1)
             scores = torch.cat([scores, column], dim=-1)
         empty = torch.isneginf(scores).all(-1)
-        lse = torch.logsumexp(scores.masked_fill(empty[..., None], 0.0), dim=-1)
-        weights = torch.exp(scores - lse[..., None])[..., :num_k].masked_fill(~visible, 0.0)
+        scores = scores.masked_fill(empty[..., None], 0.0)
+        lse = torch.logsumexp(scores, dim=-1)
+        weights = torch.softmax(scores, dim=-1)[..., :num_k].masked_fill(~visible, 0.0)
         if dropout_p := self.options.get("dropout_p", 0.0):
             keep = torch.from_numpy(keep_mask(
                 dropout_p, self.options.get("dropout_seed", 0),
@@ -210,7 +213,7 @@ class TorchAttention:
         return out.unflatten(0, shape), lse.unflatten(1, shape).transpose(0, 1)
 
     def gradients(self, out, lse, dout, dlse=None) -> dict[str, torch.Tensor]:
-        """{"dq": ..., ...} of every floating operand that has a gradient."""
+        """{"dq": ..., ...} of every floating operand that has a gradient. May be called again."""
         loss = (out * dout.to(self.dtype)).sum()
         if dlse is not None:
             finite = ~torch.isneginf(lse)
@@ -219,7 +222,7 @@ class TorchAttention:
         leaves = [self.leaves[name] for name in names]
         if not loss.requires_grad:
             return {f"d{name}": torch.zeros_like(leaf) for name, leaf in zip(names, leaves)}
-        found = torch.autograd.grad(loss, leaves, allow_unused=True)
+        found = torch.autograd.grad(loss, leaves, allow_unused=True, retain_graph=True)
         return {f"d{name}": torch.zeros_like(leaf) if gradient is None else gradient
                 for name, leaf, gradient in zip(names, leaves, found)}
 
