@@ -166,29 +166,31 @@ def _strides(tensor) -> tuple[int, ...]:
 
 
 class View:
-    """A tensor as the C interface takes it. `layout` is what another tensor must share to take its
-    place by its address alone."""
+    """A tensor as the C interface takes it."""
 
     def __init__(self, tensor):
-        if hasattr(tensor, "device") and hasattr(tensor, "data_ptr") and tensor.device.type != "cpu":
+        self._is_torch = hasattr(tensor, "data_ptr")
+        if self._is_torch and tensor.device.type != "cpu":
             raise ValueError(f"a tensor on {tensor.device}: this adapter takes CPU tensors")
         name = _dtype_name(tensor)
         if name not in _DTYPES:
             raise ValueError(f"{name}: {', '.join(_DTYPES)} are allowed")
         self.tensor = tensor
-        self.layout = (tensor.dtype, tuple(tensor.shape), _strides(tensor))
+        self._dtype, self._size, self._stride = tensor.dtype, tensor.shape, _strides(tensor)
         ndim = len(tensor.shape)
-        self._shape = (c_int64 * ndim)(*tensor.shape)
-        self._strides = (c_int64 * ndim)(*self.layout[2])
+        self._shape_memory = (c_int64 * ndim)(*self._size)
+        self._stride_memory = (c_int64 * ndim)(*self._stride)
         self.dl = DLTensor(_address(tensor), DLDevice(1, 0), ndim, DLDataType(*_DTYPES[name], 1),
-                           self._shape, self._strides, 0)
+                           self._shape_memory, self._stride_memory, 0)
 
     def replace(self, tensor) -> None:
-        if (tensor.dtype, tuple(tensor.shape), _strides(tensor)) != self.layout:
-            raise ValueError(f"{tensor.dtype} {tuple(tensor.shape)} strides {_strides(tensor)}: "
-                             f"{self.layout} was planned")
+        """Another tensor of the same layout takes this one's place, by its address alone."""
+        stride = tensor.stride() if self._is_torch else _strides(tensor)
+        if tensor.dtype != self._dtype or tensor.shape != self._size or stride != self._stride:
+            raise ValueError(f"{tensor.dtype} {tuple(tensor.shape)} strides {stride}: {self._dtype} "
+                             f"{tuple(self._size)} strides {self._stride} was planned")
         self.tensor = tensor
-        self.dl.data = _address(tensor)
+        self.dl.data = tensor.data_ptr() if self._is_torch else _address(tensor)
 
 
 class Call:
