@@ -31,6 +31,8 @@ int run(int argc, char** argv) {
   app.require_subcommand(1);
   add_run_command(app, exit_code);
   add_explain_command(app, exit_code);
+  add_bench_command(app, exit_code);
+  add_compare_command(app, exit_code);
   add_devices_command(app, exit_code);
   try {
     app.parse(argc, argv);

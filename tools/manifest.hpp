@@ -16,8 +16,8 @@ namespace foveal::tools {
 enum class WorkloadRole : std::uint8_t {
   kTarget,     ///< must become faster
   kProtected,  ///< must not become slower or larger
-  kGuard,      ///< must be right; its time is shown
-  kInfo,       ///< as a guard; a row of a table
+  kGuard,      ///< as protected; there for a layout rather than a speed
+  kInfo,       ///< must be right; its time is shown
 };
 
 /// What one timed call computes.
