@@ -97,29 +97,40 @@ inline void run_probe(BuiltCase& built) {
 
 /// One rounding to the operand's dtype, and a few of fp32.
 inline double rounding_slack(const Operand& operand, double expected) {
-  return 1.01 * half_ulp(operand.spec.dtype, expected) + 2e-6 * std::abs(expected);
+  return 1.01 * half_ulp(operand.spec.dtype, expected) + 2e-6 * std::abs(expected) + 1e-40;
+}
+
+/// Every column of a row; `index(d)` is its element in column d.
+template <class IndexOf>
+void expect_columns(const Operand& operand, std::int64_t headdim, double expected,
+                    const std::string& place, IndexOf&& index) {
+  const double slack = rounding_slack(operand, expected);
+  for (std::int64_t d = 0; d < headdim; ++d) {
+    const double actual = operand.get(index(d));
+    if (!(std::abs(actual - expected) <= slack)) {
+      FAIL() << operand.info->name << ", " << place << ", column " << d << ": expected " << expected
+             << ", got " << actual;
+    }
+  }
+}
+
+inline std::string place_text(std::int64_t b, const char* what, std::int64_t row, std::int64_t h) {
+  return "sequence " + std::to_string(b) + ", " + what + " " + std::to_string(row) + ", head " +
+         std::to_string(h);
 }
 
 /// Every column of row i.
 inline void expect_row(const BuiltCase& built, std::string_view name, std::int64_t b,
                        std::int64_t i, std::int64_t h, double expected) {
-  const Operand& operand = built.bench.at(name);
-  for (std::int64_t d = 0; d < built.c.headdim; ++d) {
-    const double actual = operand.get(built.q_index(b, i, h, d));
-    ASSERT_NEAR(actual, expected, rounding_slack(operand, expected))
-        << name << ": sequence " << b << ", row " << i << ", head " << h << ", column " << d;
-  }
+  expect_columns(built.bench.at(name), built.c.headdim, expected, place_text(b, "row", i, h),
+                 [&](std::int64_t d) { return built.q_index(b, i, h, d); });
 }
 
 /// Every column of key j.
 inline void expect_key(const BuiltCase& built, std::string_view name, std::int64_t b,
                        std::int64_t j, std::int64_t h, double expected) {
-  const Operand& operand = built.bench.at(name);
-  for (std::int64_t d = 0; d < built.c.headdim; ++d) {
-    const double actual = operand.get(built.key_index(b, j, h, d));
-    ASSERT_NEAR(actual, expected, rounding_slack(operand, expected))
-        << name << ": sequence " << b << ", key " << j << ", head " << h << ", column " << d;
-  }
+  expect_columns(built.bench.at(name), built.c.headdim, expected, place_text(b, "key", j, h),
+                 [&](std::int64_t d) { return built.key_index(b, j, h, d); });
 }
 
 inline void expect_lse(const BuiltCase& built, std::int64_t b, std::int64_t i, std::int64_t h,

@@ -20,12 +20,17 @@ struct AccuracyLimits {
 
 [[nodiscard]] AccuracyLimits accuracy_limits(DType dtype);
 
-/// The largest error: at most the limits' factor times the baseline's, plus the floor. All three
-/// row-major. Messages of failures have the worst element, its coordinates and both values.
-[[nodiscard]] ::testing::AssertionResult compare_with_baseline(const Operand& actual,
-                                                               const std::vector<double>& expected,
-                                                               const std::vector<double>& baseline,
-                                                               const AccuracyLimits& limits);
+/// The largest error of a row-major result.
+[[nodiscard]] double largest_error(const std::vector<double>& expected,
+                                   const std::vector<double>& actual);
+
+/// The largest error: at most the limits' factor times `plain`, the baseline's, plus the floor; or
+/// what one rounding to the operand's dtype costs. Messages of failures have the worst element, its
+/// coordinates and both values.
+[[nodiscard]] ::testing::AssertionResult compare_with_plain(const Operand& actual,
+                                                            const std::vector<double>& expected,
+                                                            double plain,
+                                                            const AccuracyLimits& limits);
 
 /// The Frobenius norm of the error.
 [[nodiscard]] ::testing::AssertionResult compare_norm(const Operand& actual,
