@@ -15,12 +15,8 @@ double added_to_score(const Inputs& inputs, const Sequence& sequence, RowIndex r
   double sum = 0.0;
   if (inputs.bias.present()) {
     const double bias = inputs.bias.broadcast_at({sequence.b, row.h, row.i, j});
-    if (inputs.bias.dtype() == DType::kBool) {
-      if (bias == 0.0) return kNegativeInfinity;
-    } else {
-      if (bias == kNegativeInfinity) return kNegativeInfinity;
-      sum += bias;
-    }
+    const bool is_mask = inputs.bias.dtype() == DType::kBool;
+    sum += is_mask ? (bias == 0.0 ? kNegativeInfinity : 0.0) : bias;
   }
   if (inputs.alibi_slopes.present()) {
     const double slope = inputs.alibi_slopes.rank() == 1

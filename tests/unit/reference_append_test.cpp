@@ -44,7 +44,7 @@ OracleCase append_case(Pass pass) {
   OracleCase test;
   test.problem.pass = pass;
   const auto cache = [](double base) -> Fill {
-    return [base, fill = place(base)](const Element& e) {
+    return [fill = place(base)](const Element& e) {
       return e.index[1] < kUsed[static_cast<std::size_t>(e.index[0])] ? fill(e) : kNaN;
     };
   };

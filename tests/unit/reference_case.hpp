@@ -29,6 +29,8 @@
 #include "support/random.hpp"
 
 namespace foveal::test {
+// The test program has other cases with other helpers: these names are linked apart from theirs.
+inline namespace reference_case {
 
 using Shape = std::vector<std::int64_t>;
 
@@ -269,4 +271,5 @@ inline void expect_values(const std::vector<double>& actual, const std::vector<d
   }
 }
 
+}  // namespace reference_case
 }  // namespace foveal::test
