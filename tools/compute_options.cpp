@@ -16,6 +16,8 @@ namespace {
 
 using O = ComputeOptions;
 
+constexpr const char* kGroup = "What is computed";
+
 constexpr std::array<std::pair<std::string_view, TensorLayout>, 3> kLayouts{{
     {"bshd", TensorLayout::kBshd},
     {"bhsd", TensorLayout::kBhsd},
@@ -91,9 +93,11 @@ std::string flag_of(std::string_view option) {
 
 void add_flag(CLI::App& command, const char* name, std::optional<bool>& value, const char* help) {
   const std::string flag = flag_of(name);
-  command.add_flag_function(
-      fmt::format("--{0},!--no-{0}", flag), [&value](std::int64_t count) { value = count > 0; },
-      help);
+  command
+      .add_flag_function(
+          fmt::format("--{0},!--no-{0}", flag), [&value](std::int64_t count) { value = count > 0; },
+          help)
+      ->group(kGroup);
 }
 
 template <class T>
@@ -108,7 +112,8 @@ void add_flag(CLI::App& command, const char* name, std::optional<T>& value, cons
             value = parsed;
           },
           help)
-      ->type_name(std::string(type_name(T{})));
+      ->type_name(std::string(type_name(T{})))
+      ->group(kGroup);
 }
 
 void add_window_flag(CLI::App& command, ComputeOptions& options) {
@@ -126,7 +131,8 @@ void add_window_flag(CLI::App& command, ComputeOptions& options) {
     options.window_size_right = right;
   };
   command.add_option_function<std::string>("--window", set, "Both sides at once, as in 127,0")
-      ->type_name("LEFT,RIGHT");
+      ->type_name("LEFT,RIGHT")
+      ->group(kGroup);
 }
 
 }  // namespace

@@ -37,7 +37,7 @@ void add_device_flags(CLI::App& command, DeviceFlags& flags) {
       ->type_name("NAME")
       ->capture_default_str();
   command.add_option("--threads", flags.threads, "Threads of the CPU; without it the machine's")
-      ->check(CLI::Range(std::int32_t{1}, kMaxThreads))
+      ->check(CLI::Range(std::int32_t{1}, kMaxThreads).description(""))
       ->type_name("N");
   command
       .add_option("--kernel", flags.kernel,

@@ -81,6 +81,14 @@ double largest_delta(const AttentionProblem& problem, const AttentionTensors& te
   return largest;
 }
 
+double largest_finite(std::span<const double> values) {
+  double largest = 0;
+  for (const double value : values) {
+    if (std::isfinite(value)) largest = std::max(largest, std::abs(value));
+  }
+  return largest;
+}
+
 double softmax_scale_of(const AttentionProblem& problem) {
   const std::int64_t headdim = problem.q.shape[static_cast<std::size_t>(problem.q.rank - 1)];
   return problem.softmax_scale ? std::abs(*problem.softmax_scale)
@@ -116,14 +124,19 @@ const char* const kErrorRule =
     "  max |result - reference|                <=  roundings * u * max |reference|\n"
     "with u = 2^-24 (fp32), 2^-11 (fp16), 2^-8 (bf16), and 1.85 roundings for out in fp16 and "
     "bf16\n"
-    "(18 + S/6 in fp32), 8 for a gradient (64 + S in fp32). S bounds the scores: softmax_scale\n"
-    "times the largest row norms of q and k. lse has the second limit alone, and it is\n"
-    "2^-24 * (16 + 4 max |lse| + S) for every dtype, since scores are summed in fp32. A reference\n"
-    "that is nowhere above the rounding error of its own terms asks for no more of the result.\n"
+    "(18 + S/6 in fp32), 8 for a gradient (64 + S in fp32). S is the size of the scores: the\n"
+    "larger of softmax_scale times the largest row norms of q and k, and of max |lse|. lse has "
+    "the\n"
+    "second limit alone, and it is 2^-24 * (16 + 4 max |lse| + S) for every dtype, since scores "
+    "are\n"
+    "summed in fp32. A reference that is nowhere above the rounding error of its own terms asks "
+    "for\n"
+    "no more of the result.\n"
     "Where --dtype rounds the inputs, the limits against expected_* grow by the error of the\n"
     "oracle on the rounded inputs. Rows past seqused_q are not compared.";
 
-ErrorScales error_scales(const AttentionResults& results, std::span<const double> out) {
+ErrorScales error_scales(const AttentionResults& results, std::span<const double> out,
+                         std::span<const double> lse) {
   const AttentionProblem& forward = results.forward;
   const AttentionTensors& tensors = results.tensors;
   const double scale = softmax_scale_of(forward);
@@ -131,7 +144,7 @@ ErrorScales error_scales(const AttentionResults& results, std::span<const double
   const Magnitude q = magnitude_of(forward.q, tensors.q, &in_use);
   const Magnitude k = magnitude_of(forward.k, tensors.k);
   ErrorScales scales;
-  scales.score = scale * q.row_norm * k.row_norm;
+  scales.score = std::max(scale * q.row_norm * k.row_norm, largest_finite(lse));
   scales.value = magnitude_of(forward.v, tensors.v).element;
   if (results.backward) {
     const AttentionProblem& backward = *results.backward;

@@ -15,7 +15,9 @@ namespace foveal::tools {
 
 /// Sizes that rounding errors are proportional to.
 struct ErrorScales {
-  double score = 0;  ///< Bound of |softmax_scale * q.k|: product of the largest row norms.
+  /// Of the scores that count: the larger of softmax_scale times the largest row norms of q and k,
+  /// and of the largest |lse|, which a bias can make large.
+  double score = 0;
   double value = 0;  ///< Largest |v|: of the terms of out.
   double dout = 0;   ///< Largest |dout|: of the terms of dv.
   double ds = 0;     ///< Bound of |dout.out| + |dlse|: of the terms of dsinks and dbias.
@@ -23,8 +25,9 @@ struct ErrorScales {
   double dk = 0;     ///< Of the terms of dk: softmax_scale * ds * largest |q|.
 };
 
-/// From the inputs and the oracle's out; what isn't finite is left out.
-ErrorScales error_scales(const AttentionResults& results, std::span<const double> out);
+/// From the inputs and the oracle's out and lse; what isn't finite is left out.
+ErrorScales error_scales(const AttentionResults& results, std::span<const double> out,
+                         std::span<const double> lse);
 
 struct ErrorLimits {
   double relative;  ///< Of ErrorStats::relative; infinite for lse, whose zero is arbitrary.

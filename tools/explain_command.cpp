@@ -24,6 +24,7 @@ namespace {
 struct ExplainOptions {
   std::string path;
   ProblemFlags problem;
+  std::vector<const CLI::Option*> problem_options;
   ComputeOptions compute;
   DeviceFlags device;
   bool json = false;
@@ -43,8 +44,19 @@ Status explain_one(const AttentionProblem& problem, const AttentionTensors* tens
   return Status::ok();
 }
 
+/// A file has shapes of its own.
+Status refuse_problem_flags(const ExplainOptions& options) {
+  for (const CLI::Option* option : options.problem_options) {
+    if (option->count() == 0) continue;
+    return Status::invalid_argument(
+        fmt::format("{} is given with a file: the file says it", option->get_name()));
+  }
+  return Status::ok();
+}
+
 Result<std::vector<ExplainedPass>> explain_file(const ExplainOptions& options,
                                                 const DeviceInfo& device) {
+  FOVEAL_RETURN_IF_ERROR(refuse_problem_flags(options));
   FOVEAL_ASSIGN_OR_RETURN(input, load_attention_input(options.path, options.compute, std::nullopt));
   auto results = make_results(input);
   if (!results) return in_file(options.path, results.status());
@@ -119,10 +131,8 @@ void add_explain_command(CLI::App& app, int& exit_code) {
       "The plan for a problem, given by flags or by a file: the kernel, the reasons against the\n"
       "others, the workspace and the time at the device's limits.");
   command->footer(kFooter);
-  CLI::Option* file =
-      command->add_option("FILE", options->path, "Take the problem from these tensors")
-          ->type_name("");
-  add_problem_flags(*command, options->problem, file);
+  command->add_option("FILE", options->path, "Take the problem from these tensors")->type_name("");
+  options->problem_options = add_problem_flags(*command, options->problem);
   add_compute_flags(*command, options->compute);
   add_device_flags(*command, options->device);
   command->add_flag("--json", options->json, "Print JSON alone");

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "tools/commands.hpp"
+#include "tools/message_text.hpp"
 
 namespace {
 
@@ -22,6 +23,15 @@ const char* const kFooter =
     "  foveal run examples/data/smollm2-causal-layer18.safetensors --check\n"
     "\nExit codes: 0 done, 1 a check or gate failed, 2 bad input or usage.\n"
     "foveal COMMAND --help says more, with examples.";
+
+/// CLI11 reports a missing command before the word that is none.
+std::string usage_message(const CLI::App& app, const CLI::ParseError& error) {
+  const bool no_command = app.get_subcommands().empty();
+  const std::string what = no_command && !app.remaining().empty()
+                               ? fmt::format("{}: no such command", in_quotes(app.remaining()[0]))
+                               : error.what();
+  return what + " (foveal --help says more)";
+}
 
 int run(int argc, char** argv) {
   int exit_code = kExitOk;
@@ -42,8 +52,7 @@ int run(int argc, char** argv) {
       return kExitOk;
     }
     if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) return app.exit(error);
-    return report_error(foveal::Status::invalid_argument(
-        fmt::format("{} (foveal --help says more)", error.what())));
+    return report_error(foveal::Status::invalid_argument(usage_message(app, error)));
   }
   return exit_code;
 }

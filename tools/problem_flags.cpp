@@ -7,6 +7,7 @@
 #include <limits>
 #include <numeric>
 #include <string_view>
+#include <utility>
 
 #include "tools/device_flags.hpp"
 #include "tools/tensor_layout.hpp"
@@ -231,44 +232,46 @@ class ProblemBuilder {
   FlagProblem made_;
 };
 
-/// Adds one flag after another, each excluding the file.
+/// Adds one flag after another, under one heading of the help.
 class FlagAdder {
  public:
-  FlagAdder(CLI::App& command, CLI::Option* file) : command_(command), file_(file) {}
+  explicit FlagAdder(CLI::App& command) : command_(command) {}
 
   void count(const char* flag, std::int64_t& value, const char* help) {
-    command_.add_option(flag, value, help)
-        ->check(CLI::Range(std::int64_t{0}, kMaxExtent))
-        ->type_name("N")
-        ->excludes(file_);
+    keep(command_.add_option(flag, value, help)->check(extent())->type_name("N"));
   }
   void lengths(const char* flag, std::vector<std::int64_t>& values, const char* help) {
-    command_.add_option(flag, values, help)
-        ->delimiter(',')
-        ->check(CLI::Range(std::int64_t{0}, kMaxExtent))
-        ->type_name("N,N,...")
-        ->excludes(file_);
+    keep(command_.add_option(flag, values, help)
+             ->delimiter(',')
+             ->check(extent())
+             ->type_name("N,N,..."));
   }
   void word(const char* flag, std::string& value, std::vector<std::string> words,
             const char* help) {
-    command_.add_option(flag, value, help)
-        ->type_name(fmt::format("{}", fmt::join(words, "|")))
-        ->check(CLI::IsMember(std::move(words)))
-        ->excludes(file_);
+    const std::string type = fmt::format("{}", fmt::join(words, "|"));
+    keep(command_.add_option(flag, value, help)
+             ->type_name(type)
+             ->check(CLI::IsMember(std::move(words)).description("")));
   }
   void flag(const char* name, bool& value, const char* help) {
-    command_.add_flag(name, value, help)->excludes(file_);
+    keep(command_.add_flag(name, value, help));
   }
 
+  [[nodiscard]] std::vector<const CLI::Option*> take() { return std::move(added_); }
+
  private:
+  /// Without the text that CLI11 would put into every line of the help.
+  static CLI::Validator extent() { return CLI::Range(std::int64_t{0}, kMaxExtent).description(""); }
+  void keep(CLI::Option* option) { added_.push_back(option->group("The problem")); }
+
   CLI::App& command_;
-  CLI::Option* file_;
+  std::vector<const CLI::Option*> added_;
 };
 
 }  // namespace
 
-void add_problem_flags(CLI::App& command, ProblemFlags& flags, CLI::Option* file) {
-  FlagAdder add(command, file);
+std::vector<const CLI::Option*> add_problem_flags(CLI::App& command, ProblemFlags& flags) {
+  FlagAdder add(command);
   add.word("--pass", flags.pass, {"forward", "backward", "append", "merge"},
            "What is computed; forward without it");
   add.count("--batch", flags.batch, "Sequences; 1 without it");
@@ -292,6 +295,7 @@ void add_problem_flags(CLI::App& command, ProblemFlags& flags, CLI::Option* file
   add.flag("--sinks", flags.sinks, "One sink logit a query head");
   add.flag("--alibi", flags.alibi, "ALiBi slopes");
   add.flag("--lse", flags.lse, "Ask for the lse too");
+  return add.take();
 }
 
 Result<FlagProblem> problem_from_flags(const ProblemFlags& flags, const ComputeOptions& options) {

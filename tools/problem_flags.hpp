@@ -41,8 +41,8 @@ struct ProblemFlags {
   bool alibi = false;
 };
 
-/// `file` excludes all of them: a file has shapes of its own.
-void add_problem_flags(CLI::App& command, ProblemFlags& flags, CLI::Option* file);
+/// Returns the options, so that a command can tell which were given.
+std::vector<const CLI::Option*> add_problem_flags(CLI::App& command, ProblemFlags& flags);
 
 struct FlagProblem {
   AttentionProblem problem;

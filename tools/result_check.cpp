@@ -44,7 +44,7 @@ class Checker {
         oracle_(oracle),
         checked_(checked),
         in_use_(rows_in_use(results.forward, results.tensors)),
-        scales_(error_scales(results, oracle.front().values)) {}
+        scales_(error_scales(results, oracle[0].values, oracle[1].values)) {}
 
   Comparison with_oracle(const OracleValue& value, std::span<const double> data) const {
     return judge(value, "oracle", compare(*value.result, data, value.values, in_use_));

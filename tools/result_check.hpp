@@ -23,8 +23,8 @@ struct OracleValue {
   std::vector<double> values;
 };
 
-/// One for each result, in their order. Reads the input's own tensors, not those that an append has
-/// written to.
+/// One for each result, in their order: out, lse, ... Reads the input's own tensors, not those that
+/// an append has written to.
 Result<std::vector<OracleValue>> oracle_values(const AttentionInput& input,
                                                const AttentionResults& results,
                                                std::int32_t num_threads, Progress& progress);

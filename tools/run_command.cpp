@@ -183,11 +183,11 @@ void add_flags(CLI::App& command, RunOptions& options) {
   command.add_flag("--oracle", options.oracle,
                    "The fp64 oracle's values (F32) in place of a kernel's");
   command.add_option("--dtype", options.dtype, "Convert the inputs first")
-      ->check(CLI::IsMember({"fp16", "bf16", "fp32"}))
+      ->check(CLI::IsMember({"fp16", "bf16", "fp32"}).description(""))
       ->type_name("fp16|bf16|fp32");
   add_device_flags(command, options.device);
   command.add_option("--repeats", options.repeats, "Timed runs, after one that warms up")
-      ->check(CLI::Range(std::int64_t{1}, kMaxRepeats))
+      ->check(CLI::Range(std::int64_t{1}, kMaxRepeats).description(""))
       ->type_name("N")
       ->capture_default_str();
   command.add_flag("--json", options.json, "Print JSON alone");
