@@ -131,7 +131,7 @@ std::int64_t num_dbias_tiles(const BackwardArgs& args) {
 
 void compute_dbias(const BackwardArgs& args, const BackwardScratch& scratch, std::int64_t item) {
   const DbiasTile dbias = dbias_tile(args, item);
-  std::fill_n(scratch.dbias, args.tile.m * scratch.ld_n, 0.0f);
+  std::fill_n(scratch.dbias, dbias.row.extent * scratch.ld_n, 0.0f);
   const Range batch = dbias.batch.summed(args.geometry.batch);
   const Range heads = dbias.head.summed(args.geometry.nheads_q);
   for (std::int64_t b = batch.min; b < batch.max; ++b) {

@@ -68,7 +68,7 @@ void store_positions(const KeyGradient& gradient, const Sequence& sequence, std:
                      Range positions, Range keys, const float* sums, std::int64_t ld) {
   if (!gradient.wanted) return;
   const algorithm::KvLocator locator = locate_keys(gradient.layout, sequence, head_k);
-  const float* zeros = sums + keys.size() * ld;  // a row past the keys' that nothing was added to
+  const float* zeros = sums + keys.size() * ld;  // of a position that is no key, where there is one
   for (std::int64_t j = positions.min; j < positions.max; ++j) {
     const float* from = keys.contains(j) ? sums + (j - keys.min) * ld : zeros;
     gradient.storer.store(from, locator.row_offset(j));
@@ -82,8 +82,8 @@ void compute_dk_dv(const BackwardArgs& args, const BackwardScratch& scratch, con
   const Sequence sequence = sequence_of(args, work.b);
   const Range positions = key_positions(args, sequence, work.block);
   const Range keys = used_keys(args, sequence, work.block);
-  std::fill_n(scratch.dk, args.tile.n * scratch.ld_d, 0.0f);
-  std::fill_n(scratch.dv, args.tile.n * scratch.ld_dv, 0.0f);
+  std::fill_n(scratch.dk, positions.size() * scratch.ld_d, 0.0f);
+  std::fill_n(scratch.dv, positions.size() * scratch.ld_dv, 0.0f);
   sum_over_rows(args, scratch, sequence, head_k, keys);
   store_positions(args.dk, sequence, head_k, positions, keys, scratch.dk, scratch.ld_d);
   store_positions(args.dv, sequence, head_k, positions, keys, scratch.dv, scratch.ld_dv);

@@ -47,10 +47,11 @@ void compute_dq(const BackwardArgs& args, const BackwardScratch& scratch, const 
                  .head_k = head_k,
                  .group = args.group,
                  .packed = used_packed_rows(args, sequence, work.block)};
-  std::fill_n(scratch.dq, args.tile.m * scratch.ld_d, 0.0f);
+  const Range packed = packed_rows(args, sequence, work.block);
+  std::fill_n(scratch.dq, packed.size() * scratch.ld_d, 0.0f);
   sum_over_keys(args, scratch, sequence, rows);
   // Rows that aren't used follow those that are: their sums are 0.
-  rows.packed = packed_rows(args, sequence, work.block);
+  rows.packed = packed;
   for (std::int64_t r = rows.packed.min; r < rows.packed.max; ++r) {
     args.dq.storer.store(scratch.dq + (r - rows.packed.min) * scratch.ld_d,
                          rows.offset(args.dq.strides, r));
