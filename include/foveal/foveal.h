@@ -55,6 +55,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+/* NOLINTBEGIN(readability-identifier-naming): C's names. */
 
 /* Counts the additions to this header. A program that was compiled against a lower number runs with
  * this library; foveal_abi_version() is the number of the library that was loaded. */
@@ -263,6 +264,7 @@ typedef void (*foveal_log_callback)(void* context, int32_t level, const char* me
  * thread may still reach the listener that was just replaced. */
 FOVEAL_API void foveal_set_log_callback(foveal_log_callback callback, void* context);
 
+/* NOLINTEND(readability-identifier-naming) */
 #ifdef __cplusplus
 } /* extern "C" */
 #endif

@@ -19,6 +19,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+/* NOLINTBEGIN(readability-identifier-naming): C's names. */
 
 typedef struct foveal_oracle_options {
   size_t struct_size; /* sizeof(foveal_oracle_options) */
@@ -52,6 +53,7 @@ FOVEAL_API foveal_status foveal_oracle(const foveal_attention* attention,
                                        const foveal_oracle_options* options,
                                        const foveal_oracle_results* results);
 
+/* NOLINTEND(readability-identifier-naming) */
 #ifdef __cplusplus
 } /* extern "C" */
 #endif

@@ -261,7 +261,7 @@ TEST(CapiAttention, MasksAsBoolOrUint8) {
   }
 }
 
-TEST(CapiErrors, LastErrorIsPerThreadAndStays) {
+TEST(CapiThreads, HaveALastErrorEach) {
   CProblem p;
   p.attention.causal = 7;
   ASSERT_EQ(run(p.attention), FOVEAL_INVALID_ARGUMENT);

@@ -196,7 +196,7 @@ TEST(CapiPlan, LivesUntilItsLastReference) {
   foveal_plan_release(plan);
 }
 
-TEST(CapiPlan, ManyThreadsRunOnePlan) {
+TEST(CapiThreads, RunOnePlanTogether) {
   CProblem planned;
   planned.attention.causal = 1;
   const CPlan plan(planned.attention);
@@ -339,6 +339,31 @@ TEST(CapiLog, HearsOfAPlanUntilTurnedOff) {
   p.attention.softcap = 17.5f;
   { const CPlan plan(p.attention); }
   EXPECT_EQ(heard.messages.size(), count);
+}
+
+TEST(CapiThreads, PlanWhileTheListenerChanges) {
+  Heard heard;
+  std::atomic<bool> done{false};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 3; ++t) {
+    threads.emplace_back([t] {
+      CProblem p;
+      for (int i = 0; i < 40; ++i) {
+        p.attention.softcap = static_cast<float>(100 + 40 * t + i);
+        const CPlan plan(p.attention);
+        EXPECT_EQ(run(plan, p), FOVEAL_OK) << foveal_last_error();
+      }
+    });
+  }
+  std::thread listener([&] {
+    while (!done) {
+      foveal_set_log_callback(&Heard::listen, &heard);
+      foveal_set_log_callback(nullptr, nullptr);
+    }
+  });
+  for (std::thread& thread : threads) thread.join();
+  done = true;
+  listener.join();
 }
 
 TEST(CapiBoundary, ExceptionsBecomeStatuses) {
