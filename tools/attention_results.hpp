@@ -44,4 +44,7 @@ struct AttentionResults {
 /// results are NaN until a kernel writes them.
 Result<AttentionResults> make_results(const AttentionInput& input);
 
+/// The same without memory for the results, which nobody may then write: to plan and explain.
+Result<AttentionResults> describe_results(const AttentionInput& input);
+
 }  // namespace foveal::tools

@@ -58,7 +58,7 @@ Result<std::vector<ExplainedPass>> explain_file(const ExplainOptions& options,
                                                 const DeviceInfo& device) {
   FOVEAL_RETURN_IF_ERROR(refuse_problem_flags(options));
   FOVEAL_ASSIGN_OR_RETURN(input, load_attention_input(options.path, options.compute, std::nullopt));
-  auto results = make_results(input);
+  auto results = describe_results(input);
   if (!results) return in_file(options.path, results.status());
   std::vector<ExplainedPass> passes;
   FOVEAL_RETURN_IF_ERROR(explain_one(results->forward, &results->tensors, device, passes));

@@ -218,6 +218,10 @@ TEST(CliMemory, ResultsThatDoNotFitAreRefusedBeforeAnyWork) {
               {.environment = {}, .address_space = kAddressSpace});
   expect_refused(run, "out of memory: out needs 1073741824 bytes");
   EXPECT_EQ(directory.num_entries(), 1u);
+
+  const CliRun explained = run_cli({"explain", directory.file("in.safetensors")},
+                                   {.environment = {}, .address_space = kAddressSpace});
+  EXPECT_EQ(explained.exit_code, 0) << "a plan needs no results: " << explained.err;
 }
 
 TEST(CliMemory, OracleThatDoesNotFitIsRefused) {
