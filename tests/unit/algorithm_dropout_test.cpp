@@ -45,6 +45,15 @@ TEST(AlgorithmDropout, ElementsComeFromTheirWordOfFour) {
   }
 }
 
+TEST(AlgorithmDropout, AWordBelowTheThresholdDrops) {
+  Dropout dropout = make_dropout(0.5f, 11, 12);
+  const std::uint32_t word = algorithm::dropout_words(dropout, 2, 9, 0).word[3];
+  dropout.threshold = word;
+  EXPECT_TRUE(dropout_keeps(dropout, 2, 9, 3));
+  dropout.threshold = std::uint64_t{word} + 1;
+  EXPECT_FALSE(dropout_keeps(dropout, 2, 9, 3));
+}
+
 TEST(AlgorithmDropout, ZeroAndOneAreExact) {
   const Dropout none = make_dropout(0.0f, 1, 2);
   EXPECT_FALSE(none.enabled());
