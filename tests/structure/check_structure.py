@@ -38,6 +38,8 @@ FORBIDDEN_IN_SRC = {
     r"\b(?:f|v|vf)?printf\s*\(|\bf?puts\s*\(|\bputchar\s*\(": "the library does not print",
     r"\bstd\s*::\s*(?:cout|cerr|clog)\b": "the library does not print",
 }
+# bench/probes/ holds studies of the hardware, which stand alone and are no part of the library.
+ASM_FOLDERS = ("src/cuda/ptx/", "bench/probes/")
 ASM = re.compile(r"\b(?:asm|__asm__|__asm)\b")
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"\n]+)[>"]', re.MULTILINE)
 
@@ -151,7 +153,7 @@ def check_words(root: Path) -> Iterator[Finding]:
     for path in source_files(root, CXX_SUFFIXES):
         relative = path.relative_to(root).as_posix()
         text = blank(path.read_text(encoding="utf-8"), strings=True)
-        if not relative.startswith("src/cuda/ptx/"):
+        if not relative.startswith(ASM_FOLDERS):
             for match in ASM.finditer(text):
                 yield Finding(relative, line_of(text, match.start()), "asm outside src/cuda/ptx")
         if relative.startswith("src/"):

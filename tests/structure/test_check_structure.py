@@ -22,6 +22,7 @@ GOOD_TREE = {
         "int length = std::snprintf(nullptr, 0, text);\n"
     ),
     "src/cuda/ptx/fence.cuh": '#pragma once\ninline void fence() { asm volatile(""); }\n',
+    "bench/probes/copy.cu": '__global__ void copy() { asm volatile("nop;"); }\n',
     "src/capi/entry.cpp": '#include "cuda/ptx/fence.cuh"\n#include "plan/planner.hpp"\n',
     "tools/main.cpp": '#include "foveal/problem.hpp"\n#include "tools/reader.hpp"\n',
     "docs/architecture.md": (
