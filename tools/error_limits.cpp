@@ -22,7 +22,7 @@ double unit_roundoff(DType dtype) {
   }
 }
 
-/// DESIGN.md section 1.
+/// docs/numerics.md.
 double relative_limit(DType dtype) {
   switch (dtype) {
     case DType::kFloat16: return 0.005;

@@ -80,7 +80,7 @@ struct AccuracyLimits {
   double max_abs;        ///< of got - oracle, element by element
 };
 
-/// DESIGN.md section 1, unless the manifest says otherwise.
+/// docs/numerics.md, unless the manifest says otherwise.
 struct Accuracy {
   AccuracyLimits fp16{.rel_frobenius = 0.005, .max_abs = 0.05};
   AccuracyLimits bf16{.rel_frobenius = 0.01, .max_abs = 0.05};

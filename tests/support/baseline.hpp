@@ -1,4 +1,4 @@
-// Attention as DESIGN.md section 1 writes it, step by step in one dtype: every matrix product, the
+// Attention as docs/numerics.md writes it, step by step in one dtype: every matrix product, the
 // scores after each step, the softmax and each gradient are rounded to the dtype before the next
 // step uses them; the backward starts from the rounded out and the fp32 lse. A kernel may not be
 // more than twice as far from the fp64 oracle as this.

@@ -149,7 +149,7 @@ bool is_sum(const Case& c, std::string_view name) {
   return ::testing::AssertionSuccess();
 }
 
-/// What DESIGN.md promises to be the same from run to run: all of it, or all but dq, dbias, dsinks.
+/// What docs/numerics.md promises to be the same from run to run: all of it, or all but dq, dbias, dsinks.
 bool repeats(const Case& c, std::string_view name) {
   return c.deterministic || (name != "dq" && name != "dbias" && name != "dsinks");
 }

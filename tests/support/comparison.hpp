@@ -1,4 +1,4 @@
-// The accuracy rule of DESIGN.md section 1, applied to one output or gradient.
+// The accuracy rule of docs/numerics.md, applied to one output or gradient.
 #pragma once
 
 #include <string>

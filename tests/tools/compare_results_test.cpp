@@ -105,7 +105,7 @@ TEST(ErrorLimits, GrowWithTheResultAndItsType) {
   EXPECT_EQ(error_limits("dv", DType::kBFloat16, scales, 2).relative, 0.01);
 }
 
-/// DESIGN.md section 1: at most 0.05 on standard normal inputs, whose results stay below 6.
+/// docs/numerics.md: at most 0.05 on standard normal inputs, whose results stay below 6.
 TEST(ErrorLimits, SixteenBitOutOfUnitScaleStaysBelowTheContractsLimit) {
   for (const DType dtype : {DType::kFloat16, DType::kBFloat16}) {
     EXPECT_LE(error_limits("out", dtype, {}, 6).max_abs, 0.05);
