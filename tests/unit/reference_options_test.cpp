@@ -177,7 +177,7 @@ StatusCode expanded_case_status(std::int64_t side) {
 
 TEST(ReferenceOptions, ResultsThatNoMemoryHoldsAreAnError) {
   EXPECT_EQ(expanded_case_status(1 << 30), StatusCode::kOutOfMemory);  // no container that large
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they end the program
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)    // they end the program
   EXPECT_EQ(expanded_case_status(1 << 25), StatusCode::kOutOfMemory);  // past the address space
 #endif
 }
