@@ -113,12 +113,21 @@ Status check_cache_row(const AttentionProblem& problem, const AttentionTensors& 
 Status check_rotary(const AttentionProblem& problem, const AttentionGeometry& geometry,
                     const SeqlenInfo& info, std::int64_t b) {
   if (geometry.rotary_dim == 0) return Status::ok();
-  const std::int64_t q_rows = problem.q.present() ? info.seqlen_q : 0;
-  const std::int64_t needed = info.seqlen_cache + max_of(geometry.seqlen_new, q_rows);
+  const bool advances = geometry.window != algorithm::Window{};
+  const std::int64_t q_positions =
+      problem.q.present() && info.seqlen_q > 0 ? (advances ? info.seqlen_q : 1) : 0;
+  const std::int64_t needed = info.seqlen_cache + max_of(geometry.seqlen_new, q_positions);
   const std::int64_t positions = problem.rotary_cos.shape[0];
   if (needed <= positions) return Status::ok();
   return Status::invalid_argument(
       concat("rotary_cos has ", positions, " positions: sequence ", b, " reaches ", needed));
+}
+
+/// Whether anything is to be checked sequence by sequence.
+bool has_lengths(const SeqlenSource& source, const AttentionProblem& problem) {
+  return source.seqused_q != nullptr || source.seqused_k != nullptr ||
+         source.leftpad_k != nullptr || problem.block_table.present() ||
+         problem.cache_batch_idx.present() || problem.k_new.present();
 }
 
 }  // namespace
@@ -135,6 +144,7 @@ Status validate(const AttentionProblem& problem, const AttentionTensors& tensors
   FOVEAL_RETURN_IF_ERROR(check_cu_seqlens("cu_seqlens_k", "total_k", "max_seqlen_k",
                                           source.cu_seqlens_k, geometry.batch, geometry.total_k,
                                           problem.max_seqlen_k));
+  if (!has_lengths(source, problem)) return Status::ok();
   for (std::int64_t b = 0; b < geometry.batch; ++b) {
     const SeqlenInfo info = algorithm::seqlen_info(source, b);
     FOVEAL_RETURN_IF_ERROR(check_used("seqused_q", source.seqused_q, b, info.capacity_q));

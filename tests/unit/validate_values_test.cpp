@@ -165,6 +165,22 @@ TEST(ValidateValues, IgnoresEntriesOfPagesThatAreNotInUse) {
   EXPECT_EQ(lengths.check().message(), "");
 }
 
+TEST(ValidateValues, AsksForRotaryPositionsThatAreRead) {
+  Lengths lengths = appending();
+  lengths.problem.q = lengths.problem.q_rotated = TensorSpec::contiguous(kF32, {1, 5, 2, 8});
+  EXPECT_EQ(lengths.check().message(), "") << "all rows of q stand at the first new position";
+  lengths.problem.causal = true;
+  EXPECT_EQ(lengths.check().message(), "rotary_cos has 32 positions: sequence 0 reaches 36");
+}
+
+TEST(ValidateValues, LooksAtNoSequenceWithoutLengths) {
+  AttentionProblem problem;
+  problem.q = problem.out = TensorSpec::strided(kF32, {2147483647, 1, 2, 8}, {0, 0, 8, 1});
+  problem.k = problem.v = problem.q;
+  float any[1] = {};
+  EXPECT_EQ(validate(problem, {.q = any, .k = any, .v = any, .out = any}).message(), "");
+}
+
 TEST(ValidateValues, RefusesNullAndMisalignedPointers) {
   Lengths lengths = cache();
   const float any[1] = {};
