@@ -1,8 +1,10 @@
 // cpu_blocked_fwd gives the same bits for any timing and executor and, batch invariant, for any
 // number of threads and any batch.
 #include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -11,8 +13,12 @@
 #include <gtest/gtest.h>
 
 #include <foveal/attention.hpp>
+#include <foveal/experimental.hpp>
 
 #include "core/half.hpp"
+#include "cpu/fwd/kernel.hpp"
+#include "cpu_tile.hpp"
+#include "plan/kernel_table.hpp"
 #include "support/built_case.hpp"
 #include "support/random.hpp"
 
@@ -133,6 +139,55 @@ TEST(CpuForwardThreads, OnePlanRunsOnManyThreadsAtOnce) {
 }
 
 // Batch invariance -----------------------------------------------------------
+
+/// Attends to the items of a launch in an order of the caller's, on one thread.
+std::vector<float> attend_in_order(
+    BuiltCase& built, const std::function<std::int64_t(std::int64_t, std::int64_t)>& order) {
+  const AttentionProblem& problem = built.bench.problem;
+  const AttentionGeometry geometry = make_geometry(problem);
+  planner::KernelConfig config =
+      kBlockedForward.configure(problem, geometry, *device_info(Device::cpu(1)));
+  config.num_splits = 5;
+  size_workspace(config, geometry);
+  std::vector<float> out(static_cast<std::size_t>(problem.out.numel()));
+  AttentionTensors tensors = built.bench.tensors;
+  tensors.out = out.data();
+  const planner::LaunchContext context{problem, geometry, config, tensors, nullptr, nullptr};
+
+  std::vector<std::byte> storage(work_index_bytes(geometry.batch));
+  const WorkIndex index =
+      build_work_index(geometry, config, seqlen_source(problem, geometry, tensors), storage.data());
+  constexpr std::int64_t kSlabFloats = 1 << 20;
+  const Floats tiles = aligned_floats(kSlabFloats);
+  const Floats slots = aligned_floats(kSlabFloats);
+  Slab tile_slab(reinterpret_cast<std::byte*>(tiles.get()), 4 * kSlabFloats);
+  Slab slot_slab(reinterpret_cast<std::byte*>(slots.get()), 4 * kSlabFloats);
+  const ForwardScratch scratch(tile_slab, config.tile, geometry);
+  const ForwardPartials partials(slot_slab, index.num_slots, config.tile, geometry);
+  const ForwardArgs args(context, partials);
+  const std::int64_t num_items = index.queue->num_items();
+  for (std::int64_t i = 0; i < num_items; ++i) {
+    attend(args, scratch, index.item(order(i, num_items), geometry.nheads_k));
+  }
+  return out;
+}
+
+TEST(CpuForward, ItemsInAnyOrderGiveTheSameBits) {
+  BuiltCase built(
+      case_of("forward lens=2/700,3/900 q=packed k=packed hk=2 group=2 d=20 sinks=1 "
+              "lse=0"));
+  const auto forwards = [](std::int64_t i, std::int64_t /*count*/) { return i; };
+  const std::vector<float> expected = attend_in_order(built, forwards);
+  EXPECT_EQ(attend_in_order(built, [](std::int64_t i, std::int64_t n) { return n - 1 - i; }),
+            expected);
+  EXPECT_EQ(attend_in_order(built, [](std::int64_t i, std::int64_t n) { return (i + 7) % n; }),
+            expected);
+  const auto oracle_result = oracle(built.bench.problem, built.bench.tensors);
+  ASSERT_TRUE(oracle_result) << oracle_result.status().message();
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    ASSERT_NEAR(expected[i], oracle_result->out[i], 1e-5) << i;
+  }
+}
 
 /// One sequence of a batch: its values are functions of `id`, wherever it stands.
 struct Member {

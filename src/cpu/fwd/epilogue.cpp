@@ -10,7 +10,6 @@ namespace foveal::cpu {
 namespace {
 
 using algorithm::kNegativeInfinity;
-using algorithm::Range;
 
 /// Stores a finished row of packed row r. `row` has headdim_v values.
 void store_row(const ForwardArgs& args, const QueryTile& rows, std::int64_t r, const float* row,

@@ -7,27 +7,27 @@ namespace {
 enum class AOrder { kRows, kTransposed };
 enum class Into { kOverwrite, kAdd };
 
-/// A register block: kRows rows by 4 * kVectors columns. Every element is one running sum over the
+/// A register block: Rows rows by 4 * Vectors columns. Every element is one running sum over the
 /// depth in ascending order, whatever the block's shape and place.
-template <int kRows, int kVectors, AOrder kOrder, Into kInto>
+template <int Rows, int Vectors, AOrder Order, Into Write>
 void multiply_block(const TileProduct& block) {
-  Float4 sum[kRows][kVectors] = {};
+  Float4 sum[Rows][Vectors] = {};
   const float* a = block.a;
   const float* b = block.b;
   for (std::int64_t k = 0; k < block.depth; ++k) {
-    Float4 right[kVectors];
-    for (int v = 0; v < kVectors; ++v) right[v] = load(b + v * kVector);
-    for (int r = 0; r < kRows; ++r) {
-      const Float4 left = broadcast(kOrder == AOrder::kRows ? a[r * block.lda] : a[r]);
-      for (int v = 0; v < kVectors; ++v) sum[r][v] += left * right[v];
+    Float4 right[Vectors];
+    for (int v = 0; v < Vectors; ++v) right[v] = load(b + v * kVector);
+    for (int r = 0; r < Rows; ++r) {
+      const Float4 left = broadcast(Order == AOrder::kRows ? a[r * block.lda] : a[r]);
+      for (int v = 0; v < Vectors; ++v) sum[r][v] += left * right[v];
     }
-    a += kOrder == AOrder::kRows ? 1 : block.lda;
+    a += Order == AOrder::kRows ? 1 : block.lda;
     b += block.ldb;
   }
-  for (int r = 0; r < kRows; ++r) {
+  for (int r = 0; r < Rows; ++r) {
     float* c = block.c + r * block.ldc;
-    for (int v = 0; v < kVectors; ++v) {
-      const Float4 value = kInto == Into::kAdd ? load(c + v * kVector) + sum[r][v] : sum[r][v];
+    for (int v = 0; v < Vectors; ++v) {
+      const Float4 value = Write == Into::kAdd ? load(c + v * kVector) + sum[r][v] : sum[r][v];
       store(value, c + v * kVector);
     }
   }
@@ -35,26 +35,26 @@ void multiply_block(const TileProduct& block) {
 
 /// All rows of one panel of kLane columns. Four rows by eight columns fill the sixteen registers of
 /// SSE2; fewer rows take more columns, to have enough sums under way.
-template <AOrder kOrder, Into kInto>
+template <AOrder Order, Into Write>
 void multiply_panel(TileProduct panel) {
-  const std::int64_t row_step = kOrder == AOrder::kRows ? panel.lda : 1;
+  const std::int64_t row_step = Order == AOrder::kRows ? panel.lda : 1;
   std::int64_t rows = panel.rows;
   for (; rows >= 4; rows -= 4) {
     TileProduct block = panel;
-    multiply_block<4, 2, kOrder, kInto>(block);
+    multiply_block<4, 2, Order, Write>(block);
     block.b += 2 * kVector;
     block.c += 2 * kVector;
-    multiply_block<4, 2, kOrder, kInto>(block);
+    multiply_block<4, 2, Order, Write>(block);
     panel.a += 4 * row_step;
     panel.c += 4 * panel.ldc;
   }
   if (rows >= 2) {
-    multiply_block<2, 4, kOrder, kInto>(panel);
+    multiply_block<2, 4, Order, Write>(panel);
     panel.a += 2 * row_step;
     panel.c += 2 * panel.ldc;
     rows -= 2;
   }
-  if (rows == 1) multiply_block<1, 4, kOrder, kInto>(panel);
+  if (rows == 1) multiply_block<1, 4, Order, Write>(panel);
 }
 
 /// Terms that one running sum takes; the sums of longer depths are added up. Rounding errors then
@@ -62,25 +62,25 @@ void multiply_panel(TileProduct panel) {
 constexpr std::int64_t kDepthRun = 64;
 
 /// One panel, run by run of the depth.
-template <AOrder kOrder, Into kInto>
+template <AOrder Order, Into Write>
 void multiply_runs(TileProduct panel) {
-  const std::int64_t a_step = kOrder == AOrder::kRows ? 1 : panel.lda;
+  const std::int64_t a_step = Order == AOrder::kRows ? 1 : panel.lda;
   const std::int64_t depth = panel.depth;
   panel.depth = min_of(depth, kDepthRun);
-  multiply_panel<kOrder, kInto>(panel);
+  multiply_panel<Order, Write>(panel);
   for (std::int64_t k = kDepthRun; k < depth; k += kDepthRun) {
     panel.a += kDepthRun * a_step;
     panel.b += kDepthRun * panel.ldb;
     panel.depth = min_of(depth - k, kDepthRun);
-    multiply_panel<kOrder, Into::kAdd>(panel);
+    multiply_panel<Order, Into::kAdd>(panel);
   }
 }
 
-template <AOrder kOrder, Into kInto>
+template <AOrder Order, Into Write>
 void multiply_panels(const TileProduct& product, std::int64_t b_panel_step) {
   TileProduct panel = product;
   for (std::int64_t column = 0; column < product.columns; column += kLane) {
-    multiply_runs<kOrder, kInto>(panel);
+    multiply_runs<Order, Write>(panel);
     panel.b += b_panel_step;
     panel.c += kLane;
   }
