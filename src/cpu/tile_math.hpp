@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 #include <foveal/tensor.hpp>
 
@@ -93,14 +94,16 @@ struct TileMath {
   void (*store_bf16)(const float* from, std::int64_t count, std::byte* to);
 };
 
-/// The table for operands of `dtype` on this machine. The choice is made once a process, from what
-/// the processor reports, so that equal calls have equal bits.
-[[nodiscard]] const TileMath& tile_math(DType dtype);
+/// The fastest table for operands of `dtype` that needs no more than instruction set `isa`, a name
+/// as in DeviceInfo::isa or KernelConfig::isa; empty: than the processor has. A plan has the name
+/// of its table, so that equal plans have equal bits.
+[[nodiscard]] const TileMath& tile_math(DType dtype, std::string_view isa = {});
 
 /// The table that every compiler can build.
 [[nodiscard]] const TileMath& portable_tile_math();
 
-/// All tables that this machine can run; the tests hold each of them to what is said above.
+/// All tables that this machine can run, the fastest first; the tests hold each of them to what is
+/// said above.
 [[nodiscard]] std::span<const TileMath* const> tile_maths();
 
 }  // namespace foveal::cpu

@@ -1,6 +1,7 @@
 // The arithmetic of tiles against plain loops in double, at odd sizes and special values.
 #include "cpu/tile_math.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -180,6 +181,50 @@ TEST_P(CpuTileMath, AnElementDoesNotDependOnItsTile) {
   }
 }
 
+/// Row `row` of C += A . B, and of C += At^T . B, as tiles of their own and of fewer columns.
+TEST_P(CpuTileMath, ASumDoesNotDependOnItsTile) {
+  constexpr Sizes kWhole{29, 80, 200};
+  const Tile a = random_tile(kWhole.rows, kWhole.depth, 1);
+  Tile transposed(kWhole.depth, kWhole.rows);
+  for (std::int64_t row = 0; row < kWhole.rows; ++row) {
+    for (std::int64_t k = 0; k < kWhole.depth; ++k) transposed.at(k, row) = a.at(row, k);
+  }
+  const Tile b = random_tile(kWhole.depth, kWhole.columns, 2);
+  const auto product = [&](const Tile& left, std::int64_t offset, std::int64_t rows,
+                           std::int64_t columns, Tile& c) {
+    return TileProduct{.rows = rows,
+                       .columns = columns,
+                       .depth = kWhole.depth,
+                       .a = left.data.get() + offset,
+                       .lda = left.ld,
+                       .b = b.data.get(),
+                       .ldb = b.ld,
+                       .c = c.data.get(),
+                       .ldc = c.ld};
+  };
+  Tile whole = random_tile(kWhole.rows, kWhole.columns, 3);
+  Tile whole_transposed = random_tile(kWhole.rows, kWhole.columns, 3);
+  math().accumulate(product(a, 0, kWhole.rows, kWhole.columns, whole));
+  math().accumulate_transposed(
+      product(transposed, 0, kWhole.rows, kWhole.columns, whole_transposed));
+  const Tile before = random_tile(kWhole.rows, kWhole.columns, 3);
+  for (std::int64_t row = 0; row < kWhole.rows; ++row) {
+    const std::int64_t columns = 16 * (1 + row % 5);
+    Tile one(1, columns);
+    Tile one_transposed(1, columns);
+    for (std::int64_t column = 0; column < columns; ++column) {
+      one.at(0, column) = one_transposed.at(0, column) = before.at(row, column);
+    }
+    math().accumulate(product(a, row * a.ld, 1, columns, one));
+    math().accumulate_transposed(product(transposed, row, 1, columns, one_transposed));
+    for (std::int64_t column = 0; column < columns; ++column) {
+      ASSERT_EQ(one.at(0, column), whole.at(row, column)) << row << ", " << column;
+      ASSERT_EQ(one_transposed.at(0, column), whole_transposed.at(row, column))
+          << row << ", " << column;
+    }
+  }
+}
+
 TEST_P(CpuTileMath, NanInOneRowStaysInIt) {
   Tile a = random_tile(5, 20, 1);
   a.at(2, 3) = kNan;
@@ -283,7 +328,7 @@ TEST_P(CpuTileMath, ScalesAndDots) {
   }
 }
 
-/// All 65536 patterns from an odd address, NaN to NaN of the same sign.
+/// All 65536 patterns from an odd address; NaN to NaN of the same sign, quiet or not.
 template <class T>
 void expect_loads_every_pattern(void (*load)(const std::byte*, std::int64_t, float*)) {
   constexpr std::int64_t kCount = 65536;
@@ -296,13 +341,52 @@ void expect_loads_every_pattern(void (*load)(const std::byte*, std::int64_t, flo
   load(memory.data() + 1, kCount, loaded.get());
   for (std::int64_t i = 0; i < kCount; ++i) {
     const float expected = to_float(T{static_cast<std::uint16_t>(i)});
-    ASSERT_EQ(std::memcmp(&loaded[i], &expected, sizeof expected), 0) << i;
+    if (std::isnan(expected)) {
+      ASSERT_TRUE(std::isnan(loaded[i])) << i;
+      ASSERT_EQ(std::signbit(loaded[i]), std::signbit(expected)) << i;
+    } else {
+      ASSERT_EQ(std::memcmp(&loaded[i], &expected, sizeof expected), 0) << i;
+    }
   }
 }
 
 TEST_P(CpuTileMath, LoadsEvery16BitPattern) {
   expect_loads_every_pattern<Half>(math().load_fp16);
   expect_loads_every_pattern<BFloat16>(math().load_bf16);
+}
+
+/// Every 16-bit value, the midpoints between neighbours and what lies next to those, subnormals and
+/// overflow included: rounded to nearest even.
+template <class T>
+void expect_stores_as_from_float(void (*store)(const float*, std::int64_t, std::byte*)) {
+  std::vector<float> values;
+  for (std::uint32_t bits = 0; bits < 65536; ++bits) {
+    const float value = to_float(T{static_cast<std::uint16_t>(bits)});
+    const float next = to_float(T{static_cast<std::uint16_t>(bits ^ 1u)});
+    const float middle = value + (next - value) / 2;
+    values.push_back(value);
+    values.push_back(middle);
+    values.push_back(std::nextafter(middle, std::numeric_limits<float>::max()));
+    values.push_back(std::nextafter(middle, 0.0f));
+  }
+  const Floats row = aligned_floats(static_cast<std::int64_t>(values.size()));
+  std::copy(values.begin(), values.end(), row.get());
+  std::vector<std::byte> memory(2 * values.size() + 1);
+  store(row.get(), static_cast<std::int64_t>(values.size()), memory.data() + 1);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    T stored;
+    std::memcpy(&stored, memory.data() + 1 + 2 * i, sizeof stored);
+    if (std::isnan(values[i])) {
+      ASSERT_TRUE(std::isnan(to_float(stored))) << i;
+    } else {
+      ASSERT_EQ(stored.bits, from_float<T>(values[i]).bits) << i << ": " << values[i];
+    }
+  }
+}
+
+TEST_P(CpuTileMath, StoresRoundToNearestEven) {
+  expect_stores_as_from_float<Half>(math().store_fp16);
+  expect_stores_as_from_float<BFloat16>(math().store_bf16);
 }
 
 TEST_P(CpuTileMath, ConvertsRaggedCountsAndNothingMore) {
