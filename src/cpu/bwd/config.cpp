@@ -87,13 +87,14 @@ BackwardScratch::BackwardScratch(Slab& slab, const planner::TileShape& tile,
   dk = slab.take<float>(tile_floats(max_of(tile.m, tile.n), d));
   dv = slab.take<float>(tile_floats(tile.n, dv_columns));
   dq = dk;
-  dbias = slab.take<float>(tile_floats(tile.m, tile.n));
+  dbias = slab.take<double>(tile_floats(tile.m, tile.n));
 }
 
 KernelConfig configure_backward(const AttentionProblem& problem, const AttentionGeometry& geometry,
                                 const DeviceInfo& device) {
   KernelConfig config;
   config.tile = kBackwardTile;
+  config.isa = tile_math(problem.q.dtype, device.isa).name;
   config.pack_gqa = geometry.qhead_per_khead > 1;
   const std::int64_t row_tiles = max_row_tiles(geometry, config.tile);
   const std::int64_t key_tiles = max_key_tiles(geometry, config.tile);

@@ -55,10 +55,10 @@ struct BackwardScratch {
   float* row = nullptr;      ///< (headdim_v): one row of out
 
   // Sums. A worker is in one pass at a time, so those of different passes share storage.
-  float* dk = nullptr;     ///< (tile.n, headdim)
-  float* dv = nullptr;     ///< (tile.n, headdim_v)
-  float* dq = nullptr;     ///< (tile.m, headdim), where dk is
-  float* dbias = nullptr;  ///< (tile.m, tile.n)
+  float* dk = nullptr;      ///< (tile.n, headdim)
+  float* dv = nullptr;      ///< (tile.n, headdim_v)
+  float* dq = nullptr;      ///< (tile.m, headdim), where dk is
+  double* dbias = nullptr;  ///< (tile.m, tile.n): in double, for bias may repeat very often
 };
 
 [[nodiscard]] planner::KernelConfig configure_backward(const AttentionProblem& problem,

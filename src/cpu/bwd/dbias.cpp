@@ -49,27 +49,18 @@ DbiasTile dbias_tile(const BackwardArgs& args, std::int64_t item) {
   return {axes[0], axes[1], axes[2], axes[3]};
 }
 
-/// Adds ds of a score tile at its place in the tile of dbias. A broadcast axis is summed over the
-/// score tile first: fewer rounding errors than one long sum.
+/// Adds ds of a score tile at its place in the tile of dbias.
 void add_ds(const BackwardScratch& scratch, const DbiasTile& dbias, const ScoreTile& tile) {
-  const Range rows = tile.rows.packed;
-  const Range keys = tile.keys;
-  if (dbias.row.broadcast) {
-    for (std::int64_t r = 1; r < rows.size(); ++r) {
-      const float* ds = scratch.ds + r * scratch.ld_n;
-      for (std::int64_t j = 0; j < keys.size(); ++j) scratch.ds[j] += ds[j];
-    }
-  }
-  const std::int64_t num_rows = dbias.row.broadcast ? 1 : rows.size();
-  for (std::int64_t r = 0; r < num_rows; ++r) {
+  const std::int64_t keys = tile.keys.size();
+  for (std::int64_t r = 0; r < tile.rows.packed.size(); ++r) {
     const float* ds = scratch.ds + r * scratch.ld_n;
-    float* sums = scratch.dbias + r * scratch.ld_n;
+    double* sums = scratch.dbias + (dbias.row.broadcast ? 0 : r) * scratch.ld_n;
     if (dbias.column.broadcast) {
-      float sum = 0.0f;
-      for (std::int64_t j = 0; j < keys.size(); ++j) sum += ds[j];
+      double sum = 0.0;
+      for (std::int64_t j = 0; j < keys; ++j) sum += static_cast<double>(ds[j]);
       sums[0] += sum;
     } else {
-      for (std::int64_t j = 0; j < keys.size(); ++j) sums[j] += ds[j];
+      for (std::int64_t j = 0; j < keys; ++j) sums[j] += static_cast<double>(ds[j]);
     }
   }
 }
@@ -114,8 +105,11 @@ void store_dbias(const BackwardArgs& args, const BackwardScratch& scratch, const
   const std::int64_t origin =
       dbias.batch.first * spec.strides[0] + dbias.head.first * spec.strides[1] +
       dbias.row.first * spec.strides[2] + dbias.column.first * spec.strides[3];
+  float* row = scratch.ds;  // free by now
   for (std::int64_t r = 0; r < dbias.row.extent; ++r) {
-    storer.store(scratch.dbias + r * scratch.ld_n, origin + r * spec.strides[2]);
+    const double* sums = scratch.dbias + r * scratch.ld_n;
+    for (std::int64_t j = 0; j < dbias.column.extent; ++j) row[j] = static_cast<float>(sums[j]);
+    storer.store(row, origin + r * spec.strides[2]);
   }
 }
 
@@ -131,7 +125,7 @@ std::int64_t num_dbias_tiles(const BackwardArgs& args) {
 
 void compute_dbias(const BackwardArgs& args, const BackwardScratch& scratch, std::int64_t item) {
   const DbiasTile dbias = dbias_tile(args, item);
-  std::fill_n(scratch.dbias, dbias.row.extent * scratch.ld_n, 0.0f);
+  std::fill_n(scratch.dbias, dbias.row.extent * scratch.ld_n, 0.0);
   const Range batch = dbias.batch.summed(args.geometry.batch);
   const Range heads = dbias.head.summed(args.geometry.nheads_q);
   for (std::int64_t b = batch.min; b < batch.max; ++b) {
