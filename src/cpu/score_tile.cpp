@@ -52,10 +52,10 @@ void add_alibi(const ScoreOptions& options, const ScoreTile& tile, std::int64_t 
 
 }  // namespace
 
-ScoreOptions score_options(const AttentionProblem& problem, const AttentionGeometry& geometry,
-                           const AttentionTensors& tensors) {
+ScoreOptions score_options(const TileMath& math, const AttentionProblem& problem,
+                           const AttentionGeometry& geometry, const AttentionTensors& tensors) {
   ScoreOptions options;
-  options.math = &tile_math(problem.q.dtype);
+  options.math = &math;
   options.softmax_scale = geometry.softmax_scale;
   options.softcap = problem.softcap;
   if (problem.bias.present()) {

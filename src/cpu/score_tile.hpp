@@ -31,7 +31,7 @@ struct ScoreOptions {
   algorithm::Dropout dropout;
   std::int64_t nheads_q = 0;
 };
-[[nodiscard]] ScoreOptions score_options(const AttentionProblem& problem,
+[[nodiscard]] ScoreOptions score_options(const TileMath& math, const AttentionProblem& problem,
                                          const AttentionGeometry& geometry,
                                          const AttentionTensors& tensors);
 

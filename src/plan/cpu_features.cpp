@@ -4,6 +4,9 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <iterator>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -25,13 +28,14 @@ struct InstructionSet {
 };
 
 // Two fused multiply-adds a cycle at the vector's width, which AVX-512 on Zen 4 reaches at half
-// width; 16-bit types without an instruction of their own run at the fp32 rate.
+// width; 16-bit types without an instruction of their own run at the fp32 rate. The best set first;
+// "portable" is what the compiler makes for any processor of the architecture.
 #if defined(__x86_64__)
-constexpr InstructionSet kAmxBf16{"amx_bf16", 64, 64, 1024};
-constexpr InstructionSet kAvx512Bf16{"avx512_bf16", 32, 32, 128};
-constexpr InstructionSet kAvx512{"avx512", 32, 32, 32};
-constexpr InstructionSet kAvx2{"avx2", 32, 32, 32};
-constexpr InstructionSet kBaseline{"sse2", 8, 8, 8};
+constexpr InstructionSet kInstructionSets[] = {
+    {"amx_bf16", 64, 64, 1024}, {"avx512_bf16", 32, 32, 128},
+    {"avx512", 32, 32, 32},     {"avx2", 32, 32, 32},
+    {"sse4", 8, 8, 8},          {"portable", 8, 8, 8},
+};
 
 bool has_amx_bf16() {
   constexpr unsigned kFeatureLeaf = 7;
@@ -41,17 +45,37 @@ bool has_amx_bf16() {
          (edx & kAmxBits) == kAmxBits;
 }
 
-InstructionSet best_instruction_set() {
-  if (has_amx_bf16()) return kAmxBf16;
-  if (__builtin_cpu_supports("avx512bf16")) return kAvx512Bf16;
-  if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl")) return kAvx512;
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return kAvx2;
-  return kBaseline;
+std::string_view best_name() {
+  if (has_amx_bf16()) return "amx_bf16";
+  if (__builtin_cpu_supports("avx512bf16")) return "avx512_bf16";
+  if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl")) return "avx512";
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return "avx2";
+  if (__builtin_cpu_supports("sse4.2")) return "sse4";
+  return "portable";
 }
 #else
-constexpr InstructionSet kNeon{"neon", 16, 16, 16};
-InstructionSet best_instruction_set() { return kNeon; }
+constexpr InstructionSet kInstructionSets[] = {{"neon", 16, 16, 16}, {"portable", 8, 8, 8}};
+
+std::string_view best_name() { return "neon"; }
 #endif
+
+/// The sets that this processor has, the best first.
+std::span<const InstructionSet> available_sets() {
+  const InstructionSet* best = kInstructionSets;
+  while (best_name() != best->name) ++best;
+  return {best, std::end(kInstructionSets)};
+}
+
+Result<InstructionSet> choose_set(std::optional<std::string_view> name) {
+  static const std::span<const InstructionSet> available = available_sets();
+  if (!name) return available.front();
+  std::string names;
+  for (const InstructionSet& set : available) {
+    if (*name == set.name) return set;
+    names += concat(names.empty() ? "" : ", ", set.name);
+  }
+  return Status::invalid_argument(concat("FOVEAL_CPU_ISA=", *name, ": this processor has ", names));
+}
 
 struct ProcessorText {
   std::string name;
@@ -85,8 +109,9 @@ std::int64_t read_l2_bytes() {
 
 }  // namespace
 
-DeviceInfo describe_cpu(std::int32_t num_threads) {
-  static const InstructionSet isa = best_instruction_set();
+Result<DeviceInfo> describe_cpu(std::int32_t num_threads,
+                                std::optional<std::string_view> isa_name) {
+  FOVEAL_ASSIGN_OR_RETURN(isa, choose_set(isa_name));
   static const ProcessorText processor = read_processor_text();
   static const std::int64_t l2_bytes = read_l2_bytes();
 

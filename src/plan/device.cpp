@@ -71,7 +71,7 @@ Result<DeviceInfo> device_info(const Device& device) {
   }
   Device resolved = device;
   FOVEAL_RETURN_IF_ERROR(planner::resolve_device(resolved));
-  return planner::describe_cpu(resolved.num_threads);
+  return planner::describe_cpu(resolved.num_threads, environment_text("FOVEAL_CPU_ISA"));
 }
 
 std::vector<DeviceInfo> devices() {

@@ -31,6 +31,7 @@ struct KernelConfig {
   std::int64_t num_stages = 0;
   std::int64_t num_threads = 0;  ///< CPU: workers. CUDA: threads a block.
   bool pack_gqa = false;
+  std::string isa;  ///< CPU: the instruction set that its arithmetic runs on; empty: any.
   std::vector<WorkspacePart> workspace;  ///< In order; each begins at kWorkspaceAlignment.
   std::vector<std::string> notes;        ///< For explain.
 

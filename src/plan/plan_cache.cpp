@@ -67,6 +67,7 @@ std::size_t hash_key(const PlanKeyView& key) {
   if (!key.overrides.force_kernel.empty()) {
     hasher.add(std::hash<std::string>{}(key.overrides.force_kernel));
   }
+  if (!key.overrides.cpu_isa.empty()) hasher.add(std::hash<std::string>{}(key.overrides.cpu_isa));
   return hasher.finish();
 }
 

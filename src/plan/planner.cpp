@@ -164,6 +164,7 @@ std::string describe(const KernelConfig& config) {
   if (config.num_splits > 1) add(concat(config.num_splits, " splits"));
   if (config.num_stages > 0) add(concat(config.num_stages, " stages"));
   if (config.num_threads > 0) add(concat(config.num_threads, " threads"));
+  if (!config.isa.empty()) add(config.isa);
   return text;
 }
 
@@ -222,6 +223,7 @@ void add_roofline(Explanation& explanation, const AttentionProblem& problem) {
 Overrides read_overrides() {
   Overrides overrides;
   if (const auto forced = environment_text("FOVEAL_FORCE_KERNEL")) overrides.force_kernel = *forced;
+  if (const auto isa = environment_text("FOVEAL_CPU_ISA")) overrides.cpu_isa = *isa;
   return overrides;
 }
 

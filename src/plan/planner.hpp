@@ -15,6 +15,7 @@ namespace foveal::planner {
 /// What the environment says about planning; part of the cache's key.
 struct Overrides {
   std::string force_kernel;  ///< FOVEAL_FORCE_KERNEL: names, separated by commas.
+  std::string cpu_isa;       ///< FOVEAL_CPU_ISA; device_info() heeds it.
 
   bool operator==(const Overrides&) const = default;
 };

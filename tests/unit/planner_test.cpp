@@ -3,6 +3,7 @@
 #include "plan/planner.hpp"
 
 #include <cstdlib>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@
 namespace foveal {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 
 constexpr DType kF32 = DType::kFloat32;
@@ -34,18 +36,20 @@ AttentionProblem small_append() {
   return p;
 }
 
-/// Sets a variable for one test.
+/// Sets a variable for one test; it then has its old value again.
 class ScopedEnvironment {
  public:
   ScopedEnvironment(const char* name, const char* value) : name_(name) {
+    if (const char* old = std::getenv(name)) old_ = old;
     setenv(name, value, /*overwrite=*/1);
   }
-  ~ScopedEnvironment() { unsetenv(name_); }
+  ~ScopedEnvironment() { old_ ? setenv(name_, old_->c_str(), /*overwrite=*/1) : unsetenv(name_); }
   ScopedEnvironment(const ScopedEnvironment&) = delete;
   ScopedEnvironment& operator=(const ScopedEnvironment&) = delete;
 
  private:
   const char* name_;
+  std::optional<std::string> old_;
 };
 
 DeviceInfo cpu() { return *device_info(Device::cpu(2)); }
@@ -211,6 +215,21 @@ TEST(Plan, DefaultThreadsFollowTheEnvironment) {
   const auto planned = plan(small_forward(), Device::cpu());
   ASSERT_TRUE(planned);
   EXPECT_EQ(planned->explanation().device.num_threads, 3);
+}
+
+TEST(Plan, TheInstructionSetFollowsTheEnvironment) {
+  const ScopedEnvironment isa("FOVEAL_CPU_ISA", "portable");
+  const auto lowered = plan(small_forward(), Device::cpu(2));
+  ASSERT_TRUE(lowered);
+  EXPECT_EQ(lowered->explanation().device.isa, "portable");
+  EXPECT_THAT(lowered->explanation().configuration, HasSubstr("threads, portable"));
+  EXPECT_THAT(lowered->explanation().device.limits_source, HasSubstr("2 threads of portable"));
+}
+
+TEST(Plan, RefusesAnInstructionSetThatIsNotThere) {
+  const ScopedEnvironment isa("FOVEAL_CPU_ISA", "mmx");
+  EXPECT_THAT(plan(small_forward(), Device::cpu(2)).status().message(),
+              AllOf(HasSubstr("FOVEAL_CPU_ISA=mmx: this processor has "), HasSubstr("portable")));
 }
 
 TEST(Plan, RefusesThreadsOutOfRange) {

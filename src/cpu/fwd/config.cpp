@@ -113,6 +113,7 @@ KernelConfig configure_forward(const AttentionProblem& problem, const AttentionG
                                const DeviceInfo& device) {
   KernelConfig config;
   config.tile = kForwardTile;
+  config.isa = tile_math(problem.q.dtype, device.isa).name;
   config.pack_gqa = geometry.qhead_per_khead > 1;
   const std::int64_t workers = worth_workers(attention_work(problem), device);
   if (problem.batch_invariant) {

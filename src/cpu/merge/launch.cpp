@@ -39,6 +39,7 @@ struct MergeArgs {
   std::int64_t num_batches = 1;     ///< 1 when packed
   std::int64_t nheads = 0;
   std::int64_t headdim_v = 0;
+  const TileMath* math;
   MergePart a;
   MergePart b;
   RowStorer out;
@@ -47,11 +48,11 @@ struct MergeArgs {
   RowStrides lse_strides;
 };
 
-MergePart merge_part(const TensorSpec& out, const void* out_data, const TensorSpec& lse,
-                     const void* lse_data) {
+MergePart merge_part(const TileMath& math, const TensorSpec& out, const void* out_data,
+                     const TensorSpec& lse, const void* lse_data) {
   MergePart part;
   part.out_strides = row_strides(out);
-  part.out = {&tile_math(out.dtype), out_data, out.dtype, part.out_strides.dim,
+  part.out = {&math, out_data, out.dtype, part.out_strides.dim,
               out.shape[static_cast<std::size_t>(out.rank - 1)]};
   part.lse = lse_data;
   part.lse_strides = lse_strides(lse);
@@ -59,9 +60,10 @@ MergePart merge_part(const TensorSpec& out, const void* out_data, const TensorSp
 }
 
 MergeArgs::MergeArgs(const planner::LaunchContext& context)
-    : a(merge_part(context.problem.out_a, context.tensors.out_a, context.problem.lse_a,
+    : math(&tile_math(context.problem.out.dtype, context.config.isa)),
+      a(merge_part(*math, context.problem.out_a, context.tensors.out_a, context.problem.lse_a,
                    context.tensors.lse_a)),
-      b(merge_part(context.problem.out_b, context.tensors.out_b, context.problem.lse_b,
+      b(merge_part(*math, context.problem.out_b, context.tensors.out_b, context.problem.lse_b,
                    context.tensors.lse_b)),
       out_strides(row_strides(context.problem.out)) {
   const TensorSpec& spec = context.problem.out;
@@ -70,7 +72,7 @@ MergeArgs::MergeArgs(const planner::LaunchContext& context)
   rows_per_batch = spec.shape[heads_axis - 1];
   nheads = spec.shape[heads_axis];
   headdim_v = spec.shape[heads_axis + 1];
-  out = {&tile_math(spec.dtype), context.tensors.out, spec.dtype, out_strides.dim, headdim_v};
+  out = {math, context.tensors.out, spec.dtype, out_strides.dim, headdim_v};
   if (context.problem.lse.present()) {
     lse = context.tensors.lse;
     lse_strides = foveal::lse_strides(context.problem.lse);
@@ -121,6 +123,7 @@ planner::KernelConfig configure(const AttentionProblem& problem, const Attention
                                 const DeviceInfo& device) {
   planner::KernelConfig config;
   config.num_threads = worth_workers(attention_work(problem), device);
+  config.isa = tile_math(problem.out.dtype, device.isa).name;
   Slab scratch;
   scratch.take<float>(scratch_floats(geometry));
   config.workspace = {{"work queue", sizeof(WorkQueue)},
