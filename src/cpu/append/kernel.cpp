@@ -16,7 +16,7 @@ void copy_elements(ConstHeadRow from, HeadRow to, std::int64_t begin, std::int64
                    std::int64_t bytes) {
   if (from.stride == 1 && to.stride == 1) {
     std::memmove(to.data + begin * bytes, from.data + begin * bytes,
-                static_cast<std::size_t>((end - begin) * bytes));
+                 static_cast<std::size_t>((end - begin) * bytes));
     return;
   }
   for (std::int64_t d = begin; d < end; ++d) {
