@@ -130,6 +130,18 @@ void load_query_rows(const RowLoader& loader, const RowStrides& strides, const Q
   zero_rows(count, round_up(count, kLane), loader.count, tile, ld);
 }
 
+void locate_key_rows(const KeyRows& rows, const std::byte** addresses) {
+  const algorithm::Range read = rows.read();
+  const std::int64_t bytes = dtype_bytes(rows.loader.dtype);
+  for (std::int64_t j = read.min; j < read.max;) {
+    const std::int64_t end = j + rows.locator.contiguous_rows(j, read.max - j);
+    std::int64_t index = rows.locator.row_offset(j);
+    for (; j < end; ++j, index += rows.locator.layout.row_stride) {
+      *addresses++ = element_address(rows.loader.base, index, bytes);
+    }
+  }
+}
+
 void load_key_rows(const KeyRows& rows, float* tile, std::int64_t ld) {
   load_key_rows(rows, {rows.loader, rows.locator, {}, {}}, tile, ld);
 }

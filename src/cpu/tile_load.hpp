@@ -86,6 +86,9 @@ struct KeyRows {
   [[nodiscard]] algorithm::Range read() const { return algorithm::intersect(keys, seen); }
 };
 
+/// The addresses of the rows that are read, in the order of the keys.
+void locate_key_rows(const KeyRows& rows, const std::byte** addresses);
+
 /// Loads rows into rows 0.. of `tile`.
 void load_key_rows(const KeyRows& rows, float* tile, std::int64_t ld);
 

@@ -58,6 +58,27 @@ struct TileProduct {
   std::int64_t ldc = 0;
 };
 
+/// Rows of k or v where they lie in memory, in their own dtype and at any alignment. `columns` is a
+/// multiple of kLane and the elements of a row lie side by side.
+struct MemoryRows {
+  const std::byte* const* rows = nullptr;
+  std::int64_t count = 0;
+  std::int64_t columns = 0;
+  DType dtype = DType::kNone;
+  /// Rows of as many bytes that are read next: the caches are asked for them meanwhile.
+  const std::byte* const* ahead = nullptr;
+  std::int64_t num_ahead = 0;
+};
+
+/// The left operand and the result of a product with rows in memory; A and C are tiles.
+struct RowProduct {
+  std::int64_t rows = 0;
+  const float* a = nullptr;
+  std::int64_t lda = 0;
+  float* c = nullptr;
+  std::int64_t ldc = 0;
+};
+
 struct TileMath {
   const char* name;
 
@@ -72,6 +93,14 @@ struct TileMath {
   void (*accumulate)(const TileProduct& product);
   /// C += A[depth, rows]^T . B[depth, columns]
   void (*accumulate_transposed)(const TileProduct& product);
+
+  // Products with rows in memory, read once: for tiles of a few rows, whose time is that of the
+  // memory. Here too an element's value doesn't depend on the other rows and columns.
+
+  /// C[rows, b.count] = A[rows, b.columns] . B^T; nothing is written past b.count.
+  void (*multiply_memory)(const RowProduct& product, const MemoryRows& b);
+  /// C[rows, b.columns] += A[rows, b.count] . B
+  void (*accumulate_memory)(const RowProduct& product, const MemoryRows& b);
 
   // Rows. `count` is a multiple of kLane and rows are 64-byte aligned, save where said otherwise.
 

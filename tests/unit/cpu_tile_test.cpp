@@ -246,6 +246,89 @@ TEST_P(CpuTileMath, NanInOneRowStaysInIt) {
   }
 }
 
+/// Rows of elements of type T at odd addresses, in no order, and the same as a tile.
+template <class T>
+struct ScatteredRows {
+  ScatteredRows(std::int64_t count, std::int64_t columns, std::uint64_t seed)
+      : tile(random_tile(count, columns, seed)),
+        memory(static_cast<std::size_t>(count * columns) * sizeof(T) + 1) {
+    for (std::int64_t j = 0; j < count; ++j) {
+      const std::int64_t place = (j * 7 + 3) % count;
+      std::byte* row = memory.data() + 1 + place * columns * static_cast<std::int64_t>(sizeof(T));
+      for (std::int64_t d = 0; d < columns; ++d) {
+        const T element = from_float<T>(tile.at(j, d));
+        std::memcpy(row + d * static_cast<std::int64_t>(sizeof(T)), &element, sizeof element);
+        tile.at(j, d) = to_float(element);
+      }
+      rows.push_back(row);
+    }
+  }
+
+  [[nodiscard]] MemoryRows operand(DType dtype) const {
+    return {.rows = rows.data(),
+            .count = tile.rows,
+            .columns = tile.columns,
+            .dtype = dtype,
+            .ahead = rows.data(),
+            .num_ahead = tile.rows};
+  }
+
+  Tile tile;
+  std::vector<std::byte> memory;
+  std::vector<const std::byte*> rows;
+};
+
+constexpr Sizes kMemorySizes[] = {{1, 1, 16}, {1, 64, 128}, {3, 17, 64}, {4, 64, 80}, {8, 33, 512}};
+
+/// Both products with rows in memory, against plain loops and against one row and key at a time.
+template <class T>
+void expect_memory_products(const TileMath& math, DType dtype) {
+  for (const Sizes& sizes : kMemorySizes) {  // depth: elements of a row; columns: rows in memory
+    const ScatteredRows<T> keys(sizes.columns, sizes.depth, 2);
+    const Tile q = random_tile(sizes.rows, sizes.depth, 1);
+    Tile scores(sizes.rows, sizes.columns);
+    math.multiply_memory({sizes.rows, q.data.get(), q.ld, scores.data.get(), scores.ld},
+                         keys.operand(dtype));
+    expect_product(
+        scores, Tile(sizes.rows, sizes.columns), sizes,
+        [&](std::int64_t row, std::int64_t k) { return q.at(row, k); },
+        [&](std::int64_t k, std::int64_t column) { return keys.tile.at(column, k); });
+
+    const Tile weights = random_tile(sizes.rows, sizes.columns, 3);
+    const Tile before = random_tile(sizes.rows, sizes.depth, 4);
+    Tile sums = random_tile(sizes.rows, sizes.depth, 4);
+    math.accumulate_memory({sizes.rows, weights.data.get(), weights.ld, sums.data.get(), sums.ld},
+                           keys.operand(dtype));
+    expect_product(
+        sums, before, {sizes.rows, sizes.depth, sizes.columns},
+        [&](std::int64_t row, std::int64_t k) { return weights.at(row, k); },
+        [&](std::int64_t k, std::int64_t column) { return keys.tile.at(k, column); });
+
+    for (std::int64_t row = 0; row < sizes.rows; ++row) {
+      Tile one = random_tile(sizes.rows, sizes.depth, 4);
+      math.accumulate_memory({1, weights.data.get() + row * weights.ld, weights.ld,
+                              one.data.get() + row * one.ld, one.ld},
+                             keys.operand(dtype));
+      for (std::int64_t d = 0; d < sizes.depth; ++d) ASSERT_EQ(one.at(row, d), sums.at(row, d));
+      for (std::int64_t j = 0; j < sizes.columns; ++j) {
+        MemoryRows key = keys.operand(dtype);
+        key.rows += j;
+        key.count = 1;
+        Tile score(1, 1);
+        math.multiply_memory({1, q.data.get() + row * q.ld, q.ld, score.data.get(), score.ld}, key);
+        ASSERT_EQ(score.at(0, 0), scores.at(row, j)) << row << ", " << j;
+        ASSERT_EQ(score.data[1], 0.0f) << "nothing is written past the last key";
+      }
+    }
+  }
+}
+
+TEST_P(CpuTileMath, MultipliesRowsInMemory) {
+  expect_memory_products<Half>(math(), DType::kFloat16);
+  expect_memory_products<BFloat16>(math(), DType::kBFloat16);
+  expect_memory_products<float>(math(), DType::kFloat32);
+}
+
 TEST_P(CpuTileMath, ExpIsRightToOneUlp) {
   for (double x = -103.0; x < 88.7; x += 0.00917) {
     const auto argument = static_cast<float>(x);

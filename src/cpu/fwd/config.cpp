@@ -73,7 +73,9 @@ ForwardScratch::ForwardScratch(Slab& slab, const TileShape& tile, const Attentio
       scores(slab.take<float>(tile_floats(tile.m, tile.n))),
       acc(slab.take<float>(tile_floats(tile.m, geometry.headdim_v))),
       factors(slab.take<float>(tile.n)),
-      state(slab.take<algorithm::SoftmaxState>(tile.m)) {}
+      state(slab.take<algorithm::SoftmaxState>(tile.m)),
+      key_rows(slab.take<const std::byte*>(tile.n)),
+      next_rows(slab.take<const std::byte*>(tile.n)) {}
 
 ForwardPartials::ForwardPartials(Slab& slab, std::int64_t slots, const TileShape& tile,
                                  const AttentionGeometry& geometry)

@@ -23,6 +23,11 @@ static_assert(kForwardTile.m % kLane == 0 && kForwardTile.n % kLane == 0);
 static_assert(kForwardTile.n % 4 == 0, "dropout draws four columns a call");
 static_assert(kInvariantSplitKeys % kForwardTile.n == 0, "a split is whole blocks");
 
+/// A sequence of at most so many packed rows reads k and v where they lie, in their own dtype;
+/// with more rows it pays to convert and pack them for the products
+/// (docs/kernels/cpu_tile_math.md).
+inline constexpr std::int64_t kMaxStreamedRows = 8;
+
 /// Parts of the workspace, in KernelConfig::workspace's order.
 enum class ForwardPart : std::size_t { kWorkIndex = 0, kScratch = 1, kPartials = 2 };
 
@@ -35,6 +40,8 @@ struct ForwardScratch {
   float* acc = nullptr;                      ///< (tile.m, headdim_v): sum of weights * v
   float* factors = nullptr;                  ///< (tile.n): dropout of one row
   algorithm::SoftmaxState* state = nullptr;  ///< (tile.m)
+  const std::byte** key_rows = nullptr;      ///< (tile.n): where rows of k or v lie,
+  const std::byte** next_rows = nullptr;     ///< (tile.n) and those read after them
 
   /// From a slab; with a counting slab only its size is of use.
   ForwardScratch(Slab& slab, const planner::TileShape& tile, const AttentionGeometry& geometry);

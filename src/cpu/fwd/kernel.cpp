@@ -23,7 +23,9 @@ RowLoader loader(const TileMath& math, const TensorSpec& spec, const void* data)
 struct KeySource {
   KvLocator k;
   KvLocator v;
-  Range seen;  ///< keys that some row of the tile sees
+  Range seen;     ///< keys that some row of the tile sees
+  bool streamed;  ///< read where they lie; by the sequence's rows alone, so that bits don't hang on
+                  ///< the batch
 };
 
 KeySource key_source(const ForwardArgs& args, const WorkItem& item,
@@ -32,26 +34,77 @@ KeySource key_source(const ForwardArgs& args, const WorkItem& item,
   const std::int64_t row = cache_row(args.context.tensors, b);
   const std::int64_t first_row = info.k_begin + info.leftpad_k;
   return {algorithm::kv_locator(args.k_layout, b, row, item.head_k, first_row),
-          algorithm::kv_locator(args.v_layout, b, row, item.head_k, first_row), seen};
+          algorithm::kv_locator(args.v_layout, b, row, item.head_k, first_row), seen,
+          args.can_stream && info.seqlen_q * args.geometry.qhead_per_khead <= kMaxStreamedRows};
 }
 
-/// Scores of the tile against one block of keys, masked.
-void compute_scores(const ForwardArgs& args, const ForwardScratch& scratch, const KeySource& source,
-                    const ScoreTile& tile, bool needs_mask) {
+/// q . k^T of the tile from rows of k in memory. Keys that no row sees are not read; their products
+/// are 0.
+void stream_products(const ForwardArgs& args, const ForwardScratch& scratch, const KeyRows& keys,
+                     const KeyRows& next, std::int64_t rows) {
+  const std::int64_t ld = tile_ld(args.tile.n);
+  const Range read = keys.read();
+  locate_key_rows(keys, scratch.key_rows);
+  locate_key_rows(next, scratch.next_rows);
+  if (read.size() < args.tile.n) std::fill_n(scratch.scores, rows * ld, 0.0f);
+  if (read.empty()) return;
+  args.math->multiply_memory({.rows = rows,
+                              .a = scratch.q,
+                              .lda = tile_ld(args.geometry.headdim),
+                              .c = scratch.scores + (read.min - keys.keys.min),
+                              .ldc = ld},
+                             {.rows = scratch.key_rows,
+                              .count = read.size(),
+                              .columns = args.geometry.headdim,
+                              .dtype = keys.loader.dtype,
+                              .ahead = scratch.next_rows,
+                              .num_ahead = next.read().size()});
+}
+
+/// acc += weights . v from rows of v in memory.
+void stream_values(const ForwardArgs& args, const ForwardScratch& scratch, const KeyRows& keys,
+                   const KeyRows& next, std::int64_t rows) {
+  const Range read = keys.read();
+  if (read.empty()) return;
+  locate_key_rows(keys, scratch.key_rows);
+  locate_key_rows(next, scratch.next_rows);
+  args.math->accumulate_memory({.rows = rows,
+                                .a = scratch.scores + (read.min - keys.keys.min),
+                                .lda = tile_ld(args.tile.n),
+                                .c = scratch.acc,
+                                .ldc = tile_ld(args.geometry.headdim_v)},
+                               {.rows = scratch.key_rows,
+                                .count = read.size(),
+                                .columns = args.geometry.headdim_v,
+                                .dtype = keys.loader.dtype,
+                                .ahead = scratch.next_rows,
+                                .num_ahead = next.read().size()});
+}
+
+/// q . k^T of the tile from k loaded and packed.
+void multiply_products(const ForwardArgs& args, const ForwardScratch& scratch, const KeyRows& keys,
+                       const KeyRows& next, std::int64_t rows) {
   const std::int64_t headdim = args.geometry.headdim;
   const std::int64_t ld = tile_ld(headdim);
-  const std::int64_t scores_ld = tile_ld(args.tile.n);
-  load_key_rows({args.k, source.k, tile.keys, source.seen},
-                {args.v, source.v, tile.keys, source.seen}, scratch.kv, ld);
-  args.math->pack(scratch.kv, ld, tile.keys.size(), headdim, scratch.packed);
-  args.math->multiply_packed({.rows = tile.rows.packed.size(),
-                              .columns = tile.keys.size(),
+  load_key_rows(keys, next, scratch.kv, ld);
+  args.math->pack(scratch.kv, ld, keys.keys.size(), headdim, scratch.packed);
+  args.math->multiply_packed({.rows = rows,
+                              .columns = keys.keys.size(),
                               .depth = headdim,
                               .a = scratch.q,
                               .lda = ld,
                               .b = scratch.packed,
                               .c = scratch.scores,
-                              .ldc = scores_ld});
+                              .ldc = tile_ld(args.tile.n)});
+}
+
+/// Scores of the tile against one block of keys, masked.
+void compute_scores(const ForwardArgs& args, const ForwardScratch& scratch, const KeySource& source,
+                    const ScoreTile& tile, bool needs_mask) {
+  const std::int64_t scores_ld = tile_ld(args.tile.n);
+  const auto products = source.streamed ? stream_products : multiply_products;
+  products(args, scratch, {args.k, source.k, tile.keys, source.seen},
+           {args.v, source.v, tile.keys, source.seen}, tile.rows.packed.size());
   scale_and_cap(args.score, tile, scratch.scores, scores_ld);
   bias_and_mask(args.score, tile, needs_mask, scratch.scores, scores_ld);
 }
@@ -85,10 +138,14 @@ void drop_weights(const ForwardArgs& args, const ForwardScratch& scratch, const 
 
 void accumulate_values(const ForwardArgs& args, const ForwardScratch& scratch,
                        const KeySource& source, const ScoreTile& tile, Range next_keys) {
+  const KeyRows keys{args.v, source.v, tile.keys, source.seen};
+  const KeyRows next{args.k, source.k, next_keys, source.seen};
+  if (source.streamed) {
+    return stream_values(args, scratch, keys, next, tile.rows.packed.size());
+  }
   const std::int64_t headdim_v = args.geometry.headdim_v;
   const std::int64_t ld = tile_ld(headdim_v);
-  load_key_rows({args.v, source.v, tile.keys, source.seen},
-                {args.k, source.k, next_keys, source.seen}, scratch.kv, ld);
+  load_key_rows(keys, next, scratch.kv, ld);
   args.math->accumulate({.rows = tile.rows.packed.size(),
                          .columns = headdim_v,
                          .depth = tile.keys.size(),
@@ -120,6 +177,7 @@ ForwardArgs::ForwardArgs(const planner::LaunchContext& launch, const ForwardPart
       q(loader(*math, launch.problem.q, launch.tensors.q)),
       k(loader(*math, launch.problem.k, launch.tensors.k)),
       v(loader(*math, launch.problem.v, launch.tensors.v)),
+      can_stream(k.stride == 1 && v.stride == 1 && k.count % kLane == 0 && v.count % kLane == 0),
       q_strides(row_strides(launch.problem.q)),
       out_strides(row_strides(launch.problem.out)),
       partials(split_results) {

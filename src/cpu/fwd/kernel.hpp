@@ -28,6 +28,7 @@ struct ForwardArgs {
   RowLoader q;
   RowLoader k;
   RowLoader v;
+  bool can_stream;  ///< k's and v's rows are whole cache-line multiples of adjacent elements.
   RowStrides q_strides;
   RowStorer out;
   RowStrides out_strides;

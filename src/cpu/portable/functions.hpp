@@ -14,6 +14,10 @@ void multiply_packed(const TileProduct& product);
 void accumulate(const TileProduct& product);
 void accumulate_transposed(const TileProduct& product);
 
+// memory_rows.cpp
+void multiply_memory(const RowProduct& product, const MemoryRows& b);
+void accumulate_memory(const RowProduct& product, const MemoryRows& b);
+
 // rows.cpp
 float row_max(const float* row, std::int64_t count);
 float exp_sum(float* row, std::int64_t count, float offset);

@@ -16,6 +16,7 @@
 #if HWY_TARGET != HWY_EMU128 && HWY_TARGET != HWY_SCALAR
 
 #include "cpu/simd/convert-inl.hpp"
+#include "cpu/simd/memory_rows-inl.hpp"
 #include "cpu/simd/products-inl.hpp"
 #include "cpu/simd/rows-inl.hpp"
 
@@ -39,6 +40,8 @@ const TileMath kTable = {
     .multiply_packed = multiply_packed,
     .accumulate = accumulate,
     .accumulate_transposed = accumulate_transposed,
+    .multiply_memory = multiply_memory,
+    .accumulate_memory = accumulate_memory,
     .row_max = row_max,
     .exp_sum = exp_sum,
     .scale = scale,
