@@ -12,6 +12,11 @@ PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 20
 export JOBS ?= $(shell nproc)
 
+# The command line has no threads of its own to watch.
+THREADED_TESTS := foveal_unit_tests foveal_kernel_tests foveal_property_tests
+empty :=
+space := $(empty) $(empty)
+
 VENV := build/venv
 PYTEST_OPTIONS ?= -q
 
@@ -56,8 +61,8 @@ asan: ## The fast tests under AddressSanitizer and UndefinedBehaviorSanitizer
 
 tsan: ## The tests of threads under ThreadSanitizer
 	@scripts/install_dependencies.sh test
-	@scripts/build.sh tsan
-	@scripts/test.sh tsan
+	@scripts/build.sh tsan $(THREADED_TESTS)
+	@scripts/test.sh tsan -R '^($(subst $(space),|,$(THREADED_TESTS)))'
 
 fuzz: ## Fuzz the file readers, FUZZ_SECONDS each
 	@scripts/install_dependencies.sh fuzz
