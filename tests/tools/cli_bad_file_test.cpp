@@ -191,8 +191,8 @@ INSTANTIATE_TEST_SUITE_P(Usage, CliBadUsage, testing::ValuesIn(kUsage),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST(CliAbsentDevice, CudaIsRefusedWhereThereIsNone) {
-  const CliRun devices = run_cli({"devices", "--json"});
-  for (const auto& device : devices.json()["devices"]) {
+  const nlohmann::json devices = run_cli({"devices", "--json"}).json();
+  for (const auto& device : devices["devices"]) {
     if (device["type"] == "cuda") GTEST_SKIP() << "this machine has one";
   }
   expect_refused(run_cli({"run", kExample, "--device", "cuda:0"}), "cuda:0");

@@ -369,7 +369,8 @@ const BadProblem kLengths[] = {
      "cache_batch_idx[1] 2: between 0 and 1"},
     {"TooFewRotaryPositions",
      [] {
-       return append_input().normal("rotary_cos", {6, 4}).normal("rotary_sin", {6, 4});
+       return with_metadata(
+           append_input().normal("rotary_cos", {6, 4}).normal("rotary_sin", {6, 4}), "causal", "1");
      },
      "rotary_cos has 6 positions: sequence 0 reaches 9"},
 };

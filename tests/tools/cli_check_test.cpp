@@ -75,7 +75,8 @@ TEST(CliCheck, ExpectedValueThatIsNotFiniteFails) {
   const CliRun run =
       run_cli({"run", input.write(directory.file("in.safetensors")), "--check", "--json"});
   EXPECT_EQ(run.exit_code, 1);
-  for (const auto& comparison : run.json()["check"]["comparisons"]) {
+  const nlohmann::json json = run.json();
+  for (const auto& comparison : json["check"]["comparisons"]) {
     const bool wrong = comparison["result"] == "lse" && comparison["against"] == "expected";
     EXPECT_EQ(comparison["passed"], !wrong);
     EXPECT_EQ(comparison["not_finite"], wrong ? 2 : 0);
@@ -90,7 +91,8 @@ TEST(CliCheck, RowsPastSequsedQAreNotCompared) {
   const CliRun run =
       run_cli({"run", input.write(directory.file("in.safetensors")), "--check", "--json"});
   EXPECT_EQ(run.exit_code, 0) << run.out;
-  for (const auto& comparison : run.json()["check"]["comparisons"]) {
+  const nlohmann::json json = run.json();
+  for (const auto& comparison : json["check"]["comparisons"]) {
     EXPECT_EQ(comparison["compared"], comparison["result"] == "out" ? 2 : 1);
   }
 }
