@@ -9,6 +9,7 @@ SHELL := /bin/bash
 # The tests run with the CUDA kernels where nvcc and a GPU are found.
 PRESET ?= $(shell [ -e /dev/nvidia0 ] && command -v nvcc >/dev/null && echo cuda || echo cpu)
 PREFIX ?= /usr/local
+RUN_PRESET ?= release
 FUZZ_SECONDS ?= 20
 export JOBS ?= $(shell nproc)
 
@@ -27,10 +28,10 @@ help: ## What there is to make
 
 run: ## Compute attention of two real models and compare it with the right answer
 	@scripts/install_dependencies.sh run
-	@scripts/build.sh release
+	@scripts/build.sh $(RUN_PRESET) foveal_cli
 	@for file in examples/data/*.safetensors; do \
 	  echo; echo "> foveal run --check $$file"; \
-	  build/release/bin/foveal run --check "$$file"; \
+	  build/$(RUN_PRESET)/bin/foveal run --check "$$file"; \
 	done
 
 test: ## Build and run all tests

@@ -7,8 +7,9 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 preset=$1
 shift
-# Ninja configures again by itself when a CMake file or the list of sources changes.
-if [[ ! -e build/$preset/build.ninja ]]; then
+# Ninja configures again by itself when a CMake file or the list of sources changes, but does not
+# look at the presets.
+if [[ ! -e build/$preset/build.ninja || CMakePresets.json -nt build/$preset/build.ninja ]]; then
   scripts/step.sh "Configuring build/$preset" cmake --preset "$preset"
 fi
 grep -h '^FOVEAL_CUDA_STATUS:' "build/$preset/CMakeCache.txt" | sed 's/^[^=]*=/CUDA: /'
