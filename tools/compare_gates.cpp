@@ -194,7 +194,9 @@ Result<MeasuredManifest> parse_measured(std::string_view text, const std::string
   FOVEAL_RETURN_IF_ERROR(parse_gates(fields, measured.gates));
   FOVEAL_RETURN_IF_ERROR(parse_machine(fields, measured.machine));
   const nlohmann::json& list = *fields.find("workloads");
-  if (!list.is_array()) return fields.refuse("workloads", "it must be an array");
+  if (!list.is_array() || list.empty()) {
+    return fields.refuse("workloads", "it must be an array with at least one");
+  }
   for (std::size_t i = 0; i < list.size(); ++i) {
     FOVEAL_ASSIGN_OR_RETURN(workload,
                             parse_workload(list[i], fmt::format("{}: workload {}", source, i)));

@@ -102,7 +102,23 @@ class Run {
     }
     if (options_.oracle) return Status::ok();
     FOVEAL_RETURN_IF_ERROR(plan_one(results_.forward));
-    return results_.backward ? plan_one(*results_.backward) : Status::ok();
+    if (results_.backward) FOVEAL_RETURN_IF_ERROR(plan_one(*results_.backward));
+    return check_forced_kernel();
+  }
+
+  /// --kernel forces within its own pass, which must be one that runs.
+  Status check_forced_kernel() {
+    const std::string& wanted = options_.device.kernel;
+    if (wanted.empty()) return Status::ok();
+    for (const TimedPass& pass : report_.passes) {
+      if (pass.plan.kernel() == wanted) return Status::ok();
+    }
+    for (const KernelInfo& kernel : kernels()) {
+      const bool appends = kernel.pass == Pass::kAppend && results_.forward.k_new.present();
+      if (appends && kernel.name == wanted) return Status::ok();
+    }
+    return Status::invalid_argument(
+        fmt::format("--kernel {}: no pass of this file runs it", wanted));
   }
 
   Status plan_one(const AttentionProblem& problem) {

@@ -19,9 +19,14 @@ namespace {
 
 constexpr std::int32_t kMaxThreads = 1024;
 
-std::int32_t default_num_threads() {
-  if (const auto wanted = environment_integer("FOVEAL_NUM_THREADS")) {
-    if (*wanted >= 1 && *wanted <= kMaxThreads) return static_cast<std::int32_t>(*wanted);
+Result<std::int32_t> default_num_threads() {
+  if (const auto wanted = environment_text("FOVEAL_NUM_THREADS")) {
+    const auto number = environment_integer("FOVEAL_NUM_THREADS");
+    if (!number || *number < 1 || *number > kMaxThreads) {
+      return Status::invalid_argument(
+          concat("FOVEAL_NUM_THREADS=", *wanted, ": a whole number from 1 to ", kMaxThreads));
+    }
+    return static_cast<std::int32_t>(*number);
   }
 #if defined(_OPENMP)
   return omp_get_max_threads();
@@ -29,6 +34,15 @@ std::int32_t default_num_threads() {
   const unsigned count = std::thread::hardware_concurrency();
   return count > 0 ? static_cast<std::int32_t>(count) : 1;
 #endif
+}
+
+Status check_max_smem() {
+  const auto wanted = environment_text("FOVEAL_MAX_SMEM");
+  if (!wanted) return Status::ok();
+  const auto bytes = environment_integer("FOVEAL_MAX_SMEM");
+  if (bytes && *bytes > 0) return Status::ok();
+  return Status::invalid_argument(
+      concat("FOVEAL_MAX_SMEM=", *wanted, ": a number of bytes above 0"));
 }
 
 /// The number after a prefix such as "cuda:"; false when the text isn't that.
@@ -40,6 +54,7 @@ bool number_after(std::string_view text, std::string_view prefix, std::int32_t& 
 }
 
 Result<DeviceInfo> gpu_family(std::int32_t sm) {
+  FOVEAL_RETURN_IF_ERROR(check_max_smem());
   std::string known;
   for (const planner::GpuFamily& family : planner::gpu_families()) {
     if (family.sm == sm) return planner::describe_gpu(family);
@@ -58,7 +73,9 @@ Status resolve_device(Device& device) {
     return Status::invalid_argument(
         concat("num_threads ", device.num_threads, ": between 0 and ", kMaxThreads));
   }
-  if (device.num_threads == 0) device.num_threads = default_num_threads();
+  if (device.num_threads > 0) return Status::ok();
+  FOVEAL_ASSIGN_OR_RETURN(threads, default_num_threads());
+  device.num_threads = threads;
   return Status::ok();
 }
 

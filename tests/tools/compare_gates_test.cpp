@@ -147,6 +147,8 @@ TEST(ParseMeasured, RefusesWithOneSentence) {
       {spoiled("\"peak_bytes\": 10,", ""), "peak_bytes"},
       {spoiled("\"passed\": true", "\"passed\": 1"), "passed"},
       {spoiled("[{", "{\"a\": [{"), "f.json"},
+      {R"({"schema": "foveal-bench-1", "implementation": "i", "manifest": "m", "workloads": []})",
+       "it must be an array with at least one"},
       {"nonsense", "f.json"},
   };
   for (const auto& [text, message] : cases) {

@@ -232,6 +232,19 @@ TEST(Plan, RefusesAnInstructionSetThatIsNotThere) {
               AllOf(HasSubstr("FOVEAL_CPU_ISA=mmx: this processor has "), HasSubstr("portable")));
 }
 
+TEST(Plan, RefusesAnEnvironmentThatMakesNoSense) {
+  for (const char* value : {"abc", "0", "-3", "1025", "99999999999999999999"}) {
+    const ScopedEnvironment threads("FOVEAL_NUM_THREADS", value);
+    EXPECT_EQ(plan(small_forward(), Device::cpu()).status().message(),
+              std::string("FOVEAL_NUM_THREADS=") + value + ": a whole number from 1 to 1024");
+  }
+  for (const char* value : {"abc", "0", "-3"}) {
+    const ScopedEnvironment smem("FOVEAL_MAX_SMEM", value);
+    EXPECT_EQ(device_from_name("sm_90").status().message(),
+              std::string("FOVEAL_MAX_SMEM=") + value + ": a number of bytes above 0");
+  }
+}
+
 TEST(Plan, RefusesThreadsOutOfRange) {
   EXPECT_EQ(plan(small_forward(), Device::cpu(-1)).status().message(),
             "num_threads -1: between 0 and 1024");
