@@ -1,7 +1,6 @@
 #include "tools/measure_machine.hpp"
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <functional>
@@ -12,7 +11,7 @@
 
 #include "tools/aligned_buffer.hpp"
 
-// Vectors of a size known to the compiler alone, since they are kept in arrays.
+// Vectors whose size the compiler knows, since they are members of a struct.
 #define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tools/measure_machine.cpp"
@@ -25,59 +24,74 @@ namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// A block of the product: 12 accumulators hide the latency of two multiply-adds a cycle and leave
-/// room for operands among 16 registers.
+/// A block of the product: 6 rows of 2 vectors are 12 accumulators, which hide the latency of two
+/// multiply-adds a cycle and leave room for operands among 16 registers.
 constexpr std::size_t kRows = 6;
 constexpr std::size_t kVectors = 2;
 constexpr std::size_t kDepth = 256;
+
+using FloatTag = hn::ScalableTag<float>;
+using Floats = hn::Vec<FloatTag>;
+using WordTag = hn::ScalableTag<std::uint64_t>;
+
+/// One row of the block. Rows are variables with names, since an array of them would live in
+/// memory.
+struct BlockRow {
+  Floats left;
+  Floats right;
+};
+
+HWY_INLINE void multiply_row(BlockRow& row, float factor, Floats left, Floats right) {
+  const Floats factors = hn::Set(FloatTag(), factor);
+  row.left = hn::MulAdd(factors, left, row.left);
+  row.right = hn::MulAdd(factors, right, row.right);
+}
 
 /// C += A * B for one block, `times` over: A [kDepth, kRows] and B [kDepth, kVectors * lanes] stay
 /// in the L1 cache. Returns the multiply-adds done, in FLOP.
 double multiply_block(const float* HWY_RESTRICT a, const float* HWY_RESTRICT b,
                       float* HWY_RESTRICT c, std::int64_t times) {
-  const hn::ScalableTag<float> d;
+  const FloatTag d;
   const std::size_t lanes = hn::Lanes(d);
-  std::array<std::array<hn::Vec<decltype(d)>, kVectors>, kRows> sum;
-  for (auto& row : sum) row.fill(hn::Zero(d));
+  const BlockRow zero{hn::Zero(d), hn::Zero(d)};
+  BlockRow row0 = zero, row1 = zero, row2 = zero, row3 = zero, row4 = zero, row5 = zero;
   for (std::int64_t t = 0; t < times; ++t) {
     for (std::size_t k = 0; k < kDepth; ++k) {
-      const auto b0 = hn::Load(d, b + (k * kVectors) * lanes);
-      const auto b1 = hn::Load(d, b + (k * kVectors + 1) * lanes);
-#pragma GCC unroll 6
-      for (std::size_t row = 0; row < kRows; ++row) {
-        const auto factor = hn::Set(d, a[k * kRows + row]);
-        sum[row][0] = hn::MulAdd(factor, b0, sum[row][0]);
-        sum[row][1] = hn::MulAdd(factor, b1, sum[row][1]);
-      }
+      const float* factors = a + k * kRows;
+      const Floats left = hn::Load(d, b + (k * kVectors) * lanes);
+      const Floats right = hn::Load(d, b + (k * kVectors + 1) * lanes);
+      multiply_row(row0, factors[0], left, right);
+      multiply_row(row1, factors[1], left, right);
+      multiply_row(row2, factors[2], left, right);
+      multiply_row(row3, factors[3], left, right);
+      multiply_row(row4, factors[4], left, right);
+      multiply_row(row5, factors[5], left, right);
     }
   }
-  for (std::size_t row = 0; row < kRows; ++row) {
-    for (std::size_t v = 0; v < kVectors; ++v) {
-      hn::StoreU(sum[row][v], d, c + (row * kVectors + v) * lanes);
-    }
+  for (const BlockRow* row : {&row0, &row1, &row2, &row3, &row4, &row5}) {
+    hn::StoreU(row->left, d, c);
+    hn::StoreU(row->right, d, c + lanes);
+    c += kVectors * lanes;
   }
   return 2.0 * static_cast<double>(times) * static_cast<double>(kDepth * kRows * kVectors * lanes);
 }
 
-/// The sum of `count` words; `count` is a multiple of eight vectors.
+/// The sum of `count` words; `count` is a multiple of four vectors.
 std::uint64_t sum_words(const std::uint64_t* HWY_RESTRICT words, std::size_t count) {
-  const hn::ScalableTag<std::uint64_t> d;
+  const WordTag d;
   const std::size_t lanes = hn::Lanes(d);
-  constexpr std::size_t kSums = 8;
-  std::array<hn::Vec<decltype(d)>, kSums> sum;
-  sum.fill(hn::Zero(d));
-  for (std::size_t i = 0; i < count; i += kSums * lanes) {
-#pragma GCC unroll 8
-    for (std::size_t s = 0; s < kSums; ++s) {
-      sum[s] = hn::Add(sum[s], hn::Load(d, words + i + s * lanes));
-    }
+  auto sum0 = hn::Zero(d), sum1 = hn::Zero(d), sum2 = hn::Zero(d), sum3 = hn::Zero(d);
+  for (std::size_t i = 0; i < count; i += 4 * lanes) {
+    sum0 = hn::Add(sum0, hn::Load(d, words + i));
+    sum1 = hn::Add(sum1, hn::Load(d, words + i + lanes));
+    sum2 = hn::Add(sum2, hn::Load(d, words + i + 2 * lanes));
+    sum3 = hn::Add(sum3, hn::Load(d, words + i + 3 * lanes));
   }
-  for (std::size_t s = 1; s < kSums; ++s) sum[0] = hn::Add(sum[0], sum[s]);
-  return hn::GetLane(hn::SumOfLanes(d, sum[0]));
+  return hn::GetLane(hn::SumOfLanes(d, hn::Add(hn::Add(sum0, sum1), hn::Add(sum2, sum3))));
 }
 
 std::int64_t max_block_floats() {
-  return static_cast<std::int64_t>(kDepth * kVectors * hn::Lanes(hn::ScalableTag<float>()));
+  return static_cast<std::int64_t>(kDepth * kVectors * hn::Lanes(FloatTag()));
 }
 
 const char* instruction_set() { return hwy::TargetName(HWY_TARGET); }
