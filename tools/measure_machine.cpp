@@ -112,8 +112,8 @@ HWY_EXPORT(instruction_set);
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kRounds = 5;
-constexpr std::int64_t kBlockTimes = 20000;
+constexpr int kRounds = 10;
+constexpr std::int64_t kBlockTimes = 60000;
 constexpr std::int64_t kReadBytesPerThread = std::int64_t{64} << 20;
 constexpr std::int64_t kReadBytesAtLeast = std::int64_t{256} << 20;
 constexpr std::int64_t kBlockRows = 6;

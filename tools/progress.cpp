@@ -1,8 +1,5 @@
 #include "tools/progress.hpp"
 
-#include <unistd.h>
-
-#include <chrono>
 #include <cstdio>
 #include <system_error>
 #include <utility>
@@ -10,14 +7,14 @@
 namespace foveal::tools {
 namespace {
 
-constexpr std::chrono::milliseconds kDelay{500};
 constexpr std::chrono::milliseconds kPeriod{200};
 constexpr const char* kEraseLine = "\r\033[K";
 
 }  // namespace
 
-Progress::Progress() {
-  if (::isatty(STDERR_FILENO) == 0) return;
+Progress::Progress(int descriptor, std::chrono::milliseconds delay)
+    : descriptor_(descriptor), delay_(delay) {
+  if (::isatty(descriptor) == 0) return;
   try {
     ticker_ = std::thread([this] { tick(); });
   } catch (const std::system_error&) {
@@ -43,17 +40,16 @@ void Progress::tick() {
   const auto begin = std::chrono::steady_clock::now();
   bool shown = false;
   std::unique_lock lock(mutex_);
-  auto period = kDelay;
+  auto period = delay_;
   while (!wake_.wait_for(lock, period, [this] { return done_; })) {
     period = kPeriod;
     const auto elapsed = std::chrono::steady_clock::now() - begin;
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(elapsed).count();
-    std::fprintf(stderr, "%s%s (%lld s)", kEraseLine, text_.c_str(),
-                 static_cast<long long>(seconds));
-    std::fflush(stderr);
+    ::dprintf(descriptor_, "%s%s (%lld s)", kEraseLine, text_.c_str(),
+              static_cast<long long>(seconds));
     shown = true;
   }
-  if (shown) std::fputs(kEraseLine, stderr);
+  if (shown) ::dprintf(descriptor_, "%s", kEraseLine);
 }
 
 }  // namespace foveal::tools

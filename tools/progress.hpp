@@ -1,6 +1,9 @@
 // What long work is at, on one line of a terminal.
 #pragma once
 
+#include <unistd.h>
+
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <string>
@@ -9,10 +12,11 @@
 namespace foveal::tools {
 
 /// Shows `text (12 s)` on stderr while it lives, when stderr is a terminal, and leaves the line
-/// empty. The line appears after half a second, so that short work shows nothing.
+/// empty. The line appears after a delay, so that short work shows nothing.
 class Progress {
  public:
-  Progress();
+  explicit Progress(int descriptor = STDERR_FILENO,
+                    std::chrono::milliseconds delay = std::chrono::milliseconds{500});
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
@@ -22,6 +26,8 @@ class Progress {
  private:
   void tick();
 
+  const int descriptor_;
+  const std::chrono::milliseconds delay_;
   std::mutex mutex_;
   std::condition_variable wake_;
   std::string text_;
