@@ -372,7 +372,7 @@ const BadProblem kLengths[] = {
        return with_metadata(
            append_input().normal("rotary_cos", {6, 4}).normal("rotary_sin", {6, 4}), "causal", "1");
      },
-     "rotary_cos has 6 positions: sequence 0 reaches "},
+     "rotary_cos has 6 positions: sequence 0 reaches 9"},
 };
 INSTANTIATE_TEST_SUITE_P(Lengths, CliBadProblem, testing::ValuesIn(kLengths), name_of);
 
