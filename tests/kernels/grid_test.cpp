@@ -31,12 +31,12 @@ std::vector<Case> random_cases(Pass pass, std::uint64_t count) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Forward, SlowRandomCases,
-                         ::testing::ValuesIn(for_every_kernel(random_cases(Pass::kForward, 2000))));
+                         ::testing::ValuesIn(for_every_kernel(random_cases(Pass::kForward, 5000))));
 INSTANTIATE_TEST_SUITE_P(Backward, SlowRandomCases,
                          ::testing::ValuesIn(for_every_kernel(random_cases(Pass::kBackward,
-                                                                           1000))));
+                                                                           3000))));
 INSTANTIATE_TEST_SUITE_P(Append, SlowRandomCases,
-                         ::testing::ValuesIn(for_every_kernel(random_cases(Pass::kAppend, 500))));
+                         ::testing::ValuesIn(for_every_kernel(random_cases(Pass::kAppend, 1000))));
 INSTANTIATE_TEST_SUITE_P(Merge, SlowRandomCases,
                          ::testing::ValuesIn(for_every_kernel(random_cases(Pass::kMerge, 200))));
 
