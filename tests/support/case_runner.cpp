@@ -68,12 +68,17 @@ Result<References> make_references(const BuiltCase& built) {
 constexpr std::size_t kManyNumbers = 1024;
 
 /// Rotated queries and keys are rounded to the dtype before they are multiplied: a score of
-/// standard normal input is then off by about |scale| sqrt(headdim) roundings.
-double lse_limit(const Case& c) {
-  if (c.rotary == Rotary::kNone || !c.is_16_bit()) return kLseLimit;
+/// standard normal input is then off by this many roundings. 0 where scores are fp32's.
+double score_roundings(const Case& c) {
+  if (c.rotary == Rotary::kNone || !c.is_16_bit()) return 0;
   const double spread =
       std::abs(static_cast<double>(c.scale)) * std::sqrt(static_cast<double>(c.headdim));
-  return (c.dtype == DType::kFloat16 ? 0x1p-9 : 0x1p-6) * std::max(1.0, spread);
+  return std::max(1.0, spread);
+}
+
+double lse_limit(const Case& c) {
+  if (score_roundings(c) == 0) return kLseLimit;
+  return (c.dtype == DType::kFloat16 ? 0x1p-9 : 0x1p-6) * score_roundings(c);
 }
 
 /// Gradients that are summed over whole dimensions.
@@ -96,6 +101,7 @@ double sum_floor(const Case& c, const Operand& operand, double floor) {
   const std::string_view name = operand.info->name;
   AccuracyLimits limits = accuracy_limits(c.dtype);
   limits.floor = sum_floor(c, operand, limits.floor);
+  limits.absolute *= std::max(1.0, score_roundings(c));
   const std::vector<double>& expected = values_of(references.oracle, name);
   if (c.pass == Pass::kMerge || c.pass == Pass::kAppend) {
     return compare_rounded(operand, expected, 1e-5);
