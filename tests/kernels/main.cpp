@@ -23,15 +23,20 @@ class Replay : public ::testing::Test {
   const char* line_;
 };
 
-/// Before main() reads the command line, so that a filter given there still wins.
-const bool registered = [] {
-  const char* line = std::getenv("FOVEAL_REPLAY");
-  if (line == nullptr) return false;
+void register_replay(const char* line) {
   ::testing::RegisterTest("Replay", "Line", nullptr, nullptr, __FILE__, __LINE__,
                           [line]() -> Replay* { return new Replay(line); });
-  GTEST_FLAG_SET(filter, "Replay.*");
-  return true;
-}();
+}
 
 }  // namespace
 }  // namespace foveal::test
+
+int main(int argc, char** argv) {
+  // Before the command line is read, so that a filter given there still wins.
+  if (const char* line = std::getenv("FOVEAL_REPLAY"); line != nullptr) {
+    foveal::test::register_replay(line);
+    GTEST_FLAG_SET(filter, "Replay.*");
+  }
+  ::testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}
