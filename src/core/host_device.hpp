@@ -3,6 +3,7 @@
 
 #if defined(__CUDACC__)
 #define FOVEAL_HOST_DEVICE __host__ __device__
+#define FOVEAL_DEVICE __device__ __forceinline__
 #else
 #define FOVEAL_HOST_DEVICE
 #endif

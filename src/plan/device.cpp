@@ -7,6 +7,7 @@
 #include "core/environment.hpp"
 #include "core/format.hpp"
 #include "plan/cpu_features.hpp"
+#include "plan/cuda_runtime.hpp"
 #include "plan/gpu_families.hpp"
 #include "plan/plan_cache.hpp"
 
@@ -83,8 +84,8 @@ Status resolve_device(Device& device) {
 
 Result<DeviceInfo> device_info(const Device& device) {
   if (device.type == DeviceType::kCuda) {
-    return Status::unsupported(
-        concat("device cuda:", device.index, ": this build has no CUDA kernels"));
+    FOVEAL_RETURN_IF_ERROR(check_max_smem());
+    return cuda::describe_device(device.index);
   }
   Device resolved = device;
   FOVEAL_RETURN_IF_ERROR(planner::resolve_device(resolved));
@@ -94,6 +95,10 @@ Result<DeviceInfo> device_info(const Device& device) {
 std::vector<DeviceInfo> devices() {
   std::vector<DeviceInfo> list;
   if (auto cpu = device_info(Device::cpu())) list.push_back(*std::move(cpu));
+  const std::int32_t num_gpus = cuda::device_count();
+  for (std::int32_t index = 0; index < num_gpus; ++index) {
+    if (auto gpu = device_info(Device::cuda(index))) list.push_back(*std::move(gpu));
+  }
   return list;
 }
 

@@ -24,6 +24,12 @@ constexpr std::array<GpuFamily, 6> kFamilies = {{
 
 std::span<const GpuFamily> gpu_families() { return kFamilies; }
 
+void apply_max_smem(DeviceInfo& device) {
+  if (const auto limit = environment_integer("FOVEAL_MAX_SMEM"); limit && *limit > 0) {
+    device.smem_per_block_bytes = min_of(device.smem_per_block_bytes, *limit);
+  }
+}
+
 DeviceInfo describe_gpu(const GpuFamily& family) {
   DeviceInfo info;
   info.type = DeviceType::kCuda;
@@ -33,9 +39,7 @@ DeviceInfo describe_gpu(const GpuFamily& family) {
   info.sm = family.sm;
   info.num_sms = family.num_sms;
   info.smem_per_block_bytes = family.smem_per_block_bytes;
-  if (const auto limit = environment_integer("FOVEAL_MAX_SMEM"); limit && *limit > 0) {
-    info.smem_per_block_bytes = min_of(info.smem_per_block_bytes, *limit);
-  }
+  apply_max_smem(info);
   info.fp32_gflops = family.fp32_gflops;
   info.fp16_gflops = family.fp16_gflops;
   info.bf16_gflops = family.fp16_gflops;

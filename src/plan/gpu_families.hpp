@@ -21,6 +21,9 @@ struct GpuFamily {
 
 [[nodiscard]] std::span<const GpuFamily> gpu_families();
 
+/// Lowers a GPU's shared memory a block to FOVEAL_MAX_SMEM, where that is set.
+void apply_max_smem(DeviceInfo& device);
+
 /// The family's typical card as a device that is not present, with FOVEAL_MAX_SMEM applied.
 [[nodiscard]] DeviceInfo describe_gpu(const GpuFamily& family);
 

@@ -5,9 +5,11 @@
 
 #include "core/format.hpp"
 #include "core/log.hpp"
+#include "plan/cuda_runtime.hpp"
 #include "plan/kernel_table.hpp"
 #include "plan/plan_cache.hpp"
 #include "plan/planner.hpp"
+#include "problem/validate.hpp"
 
 namespace foveal {
 namespace {
@@ -63,6 +65,20 @@ AttentionTensors step_tensors(const PlanState& state, const PlanStep& step,
   return own;
 }
 
+Status launch_steps(const PlanState& state, const AttentionTensors& tensors, std::byte* workspace,
+                    void* stream) {
+  for (const PlanStep& step : state.steps) {
+    const AttentionTensors own = step_tensors(state, step, tensors, workspace);
+    FOVEAL_RETURN_IF_ERROR(step.entry->launch({.problem = step.problem,
+                                               .geometry = step.geometry,
+                                               .config = step.config,
+                                               .tensors = own,
+                                               .workspace = workspace + step.workspace_offset,
+                                               .stream = stream}));
+  }
+  return Status::ok();
+}
+
 }  // namespace
 
 Plan::Plan(std::shared_ptr<const PlanState> state) : state_(std::move(state)) {}
@@ -82,20 +98,16 @@ const Explanation& Plan::explanation() const { return state_->explanation; }
 Status Plan::run(const AttentionTensors& tensors, void* workspace, std::size_t workspace_bytes,
                  void* stream) const {
   FOVEAL_RETURN_IF_ERROR(check_workspace(*state_, workspace, workspace_bytes));
+  auto* bytes = static_cast<std::byte*>(workspace);
   if (state_->device.type == DeviceType::kCpu) {
     FOVEAL_RETURN_IF_ERROR(validate(state_->problem, tensors));
+    return launch_steps(*state_, tensors, bytes, stream);
   }
-  auto* bytes = static_cast<std::byte*>(workspace);
-  for (const PlanStep& step : state_->steps) {
-    const AttentionTensors own = step_tensors(*state_, step, tensors, bytes);
-    FOVEAL_RETURN_IF_ERROR(step.entry->launch({.problem = step.problem,
-                                               .geometry = step.geometry,
-                                               .config = step.config,
-                                               .tensors = own,
-                                               .workspace = bytes + step.workspace_offset,
-                                               .stream = stream}));
-  }
-  return Status::ok();
+  FOVEAL_RETURN_IF_ERROR(checks::check_pointers(state_->problem, tensors));
+  FOVEAL_RETURN_IF_ERROR(checks::check_element_alignment(state_->problem, tensors));
+  const cuda::DeviceScope scope(state_->device.index);
+  FOVEAL_RETURN_IF_ERROR(scope.status());
+  return launch_steps(*state_, tensors, bytes, stream);
 }
 
 Result<Plan> plan(const AttentionProblem& problem, const Device& device) try {

@@ -68,6 +68,7 @@ std::size_t hash_key(const PlanKeyView& key) {
     hasher.add(std::hash<std::string>{}(key.overrides.force_kernel));
   }
   if (!key.overrides.cpu_isa.empty()) hasher.add(std::hash<std::string>{}(key.overrides.cpu_isa));
+  if (!key.overrides.max_smem.empty()) hasher.add(std::hash<std::string>{}(key.overrides.max_smem));
   return hasher.finish();
 }
 

@@ -224,6 +224,7 @@ Overrides read_overrides() {
   Overrides overrides;
   if (const auto forced = environment_text("FOVEAL_FORCE_KERNEL")) overrides.force_kernel = *forced;
   if (const auto isa = environment_text("FOVEAL_CPU_ISA")) overrides.cpu_isa = *isa;
+  if (const auto smem = environment_text("FOVEAL_MAX_SMEM")) overrides.max_smem = *smem;
   return overrides;
 }
 

@@ -16,6 +16,7 @@ namespace foveal::planner {
 struct Overrides {
   std::string force_kernel;  ///< FOVEAL_FORCE_KERNEL: names, separated by commas.
   std::string cpu_isa;       ///< FOVEAL_CPU_ISA; device_info() heeds it.
+  std::string max_smem;      ///< FOVEAL_MAX_SMEM; device_info() heeds it.
 
   bool operator==(const Overrides&) const = default;
 };

@@ -7,12 +7,11 @@
 #include "core/format.hpp"
 #include "core/integer.hpp"
 #include "problem/geometry.hpp"
+#include "problem/validate.hpp"
 
 namespace foveal {
-namespace {
 
-using algorithm::SeqlenInfo;
-using algorithm::SeqlenSource;
+namespace checks {
 
 Status check_pointers(const AttentionProblem& problem, const AttentionTensors& tensors) {
   for (const OperandInfo& operand : operands()) {
@@ -29,6 +28,26 @@ Status check_pointers(const AttentionProblem& problem, const AttentionTensors& t
   }
   return Status::ok();
 }
+
+Status check_element_alignment(const AttentionProblem& problem, const AttentionTensors& tensors) {
+  for (const OperandInfo& operand : operands()) {
+    const TensorSpec& spec = problem.*operand.spec;
+    if (!spec.present()) continue;
+    const auto width = static_cast<std::uintptr_t>(dtype_bytes(spec.dtype));
+    if (reinterpret_cast<std::uintptr_t>(operand.data(tensors)) % width != 0) {
+      return Status::invalid_argument(
+          concat(operand.name, " is not aligned to its elements of ", width, " bytes"));
+    }
+  }
+  return Status::ok();
+}
+
+}  // namespace checks
+
+namespace {
+
+using algorithm::SeqlenInfo;
+using algorithm::SeqlenSource;
 
 Status check_cu_seqlens(const char* name, const char* total_name, const char* max_name,
                         const std::int32_t* cu_seqlens, std::int64_t batch, std::int64_t total,
@@ -133,7 +152,7 @@ bool has_lengths(const SeqlenSource& source, const AttentionProblem& problem) {
 }  // namespace
 
 Status validate(const AttentionProblem& problem, const AttentionTensors& tensors) {
-  FOVEAL_RETURN_IF_ERROR(check_pointers(problem, tensors));
+  FOVEAL_RETURN_IF_ERROR(checks::check_pointers(problem, tensors));
   if (problem.pass == Pass::kMerge) return Status::ok();
 
   const AttentionGeometry geometry = make_geometry(problem);

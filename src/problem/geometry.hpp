@@ -66,7 +66,8 @@ struct RowStrides {
   std::int64_t head = 0;
   std::int64_t dim = 1;
 
-  [[nodiscard]] std::int64_t offset(std::int64_t b, std::int64_t row_index, std::int64_t h) const {
+  [[nodiscard]] FOVEAL_HOST_DEVICE std::int64_t offset(std::int64_t b, std::int64_t row_index,
+                                                       std::int64_t h) const {
     return b * batch + row_index * row + h * head;
   }
 };

@@ -20,4 +20,9 @@ Status check_options(const AttentionProblem& problem);
 /// Combinations that the contract leaves out.
 Status check_combinations(const AttentionProblem& problem);
 
+/// Operands with elements have data, and int32 arrays their alignment. Reads no data.
+Status check_pointers(const AttentionProblem& problem, const AttentionTensors& tensors);
+/// Every operand lies at a multiple of its element's size, as a GPU's loads need.
+Status check_element_alignment(const AttentionProblem& problem, const AttentionTensors& tensors);
+
 }  // namespace foveal::checks

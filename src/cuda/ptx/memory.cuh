@@ -1,0 +1,22 @@
+// Flags in global memory that blocks of one launch pass data by.
+#pragma once
+
+#include <cstdint>
+
+#include "core/host_device.hpp"
+
+namespace foveal::cuda::ptx {
+
+/// Stores a flag: what the calling thread wrote or saw before is seen by whoever loads the flag
+/// with load_acquire.
+FOVEAL_DEVICE void store_release(std::uint64_t* flag, std::uint64_t value) {
+  asm volatile("st.release.gpu.global.u64 [%0], %1;\n" ::"l"(flag), "l"(value) : "memory");
+}
+
+FOVEAL_DEVICE std::uint64_t load_acquire(const std::uint64_t* flag) {
+  std::uint64_t value;
+  asm volatile("ld.acquire.gpu.global.u64 %0, [%1];\n" : "=l"(value) : "l"(flag) : "memory");
+  return value;
+}
+
+}  // namespace foveal::cuda::ptx
