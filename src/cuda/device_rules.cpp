@@ -1,0 +1,35 @@
+#include "cuda/device_rules.hpp"
+
+#include "core/format.hpp"
+#include "core/integer.hpp"
+
+namespace foveal::cuda {
+namespace {
+
+/// What a launch costs by itself, in a graph too: an empty kernel on an H200 takes this long.
+constexpr double kStartUs = 2.0;
+
+}  // namespace
+
+Status require_gpu(const char* kernel, const DeviceInfo& device, std::int32_t min_sm) {
+  if (device.type != DeviceType::kCuda) {
+    return Status::unsupported(concat(kernel, " runs on GPUs; the device is ", device.name));
+  }
+  if (device.sm < min_sm) {
+    return Status::unsupported(concat(kernel, " runs on GPUs from sm_", min_sm, " on; ",
+                                      device.name, " is sm_", device.sm));
+  }
+  return Status::ok();
+}
+
+double roofline_us(const AttentionWork& work, DType dtype, const DeviceInfo& device,
+                   const Efficiency& efficiency) {
+  const double flops_per_us = device.gflops(dtype) * 1e3 * efficiency.compute;
+  const double bytes_per_us = device.read_gbs * 1e3 * efficiency.memory;
+  const double compute_us = flops_per_us > 0 ? work.flops / flops_per_us : 0;
+  const double memory_us =
+      bytes_per_us > 0 ? (work.read_bytes + work.written_bytes) / bytes_per_us : 0;
+  return kStartUs + max_of(compute_us, memory_us);
+}
+
+}  // namespace foveal::cuda

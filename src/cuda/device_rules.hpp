@@ -1,0 +1,30 @@
+// What every CUDA kernel tells the planner alike.
+#pragma once
+
+#include <cstdint>
+
+#include <foveal/device.hpp>
+#include <foveal/problem.hpp>
+#include <foveal/status.hpp>
+
+namespace foveal::cuda {
+
+/// The oldest GPUs that the kernels of portable/ run on: cp.async and bf16 products begin there.
+inline constexpr std::int32_t kPortableSm = 80;
+
+/// A GPU of compute capability `min_sm` (10 * major + minor) or later, present or described; else
+/// kUnsupported, naming the kernel and the device.
+[[nodiscard]] Status require_gpu(const char* kernel, const DeviceInfo& device, std::int32_t min_sm);
+
+/// The part of the roofline that a kernel attains, measured: 1 is the device's own rate.
+struct Efficiency {
+  double compute = 1;
+  double memory = 1;
+};
+
+/// Microseconds by the roofline: a launch, and the longer of the products in `dtype` and the
+/// traffic.
+[[nodiscard]] double roofline_us(const AttentionWork& work, DType dtype, const DeviceInfo& device,
+                                 const Efficiency& efficiency);
+
+}  // namespace foveal::cuda
