@@ -50,7 +50,7 @@ std::vector<Case> thread_cases() {
                     .num_threads = 4};
   const Case merge{
       .pass = Pass::kMerge, .lens = {{300, 0}, {300, 0}}, .nheads_k = 4, .num_threads = 4};
-  return for_every_kernel({forward, decode, backward, append, merge});
+  return for_every_kernel({forward, decode, backward, append, merge}, DeviceType::kCpu);
 }
 
 /// Every output and cache of two benches of one case.
@@ -204,7 +204,7 @@ TEST(CallersParallelFor, GridCases) {
       Case c = random_case(pass, 1000 + seed);
       c.num_threads = 3;
       c.deterministic = true;
-      for (const Case& one : for_every_kernel({c})) {
+      for (const Case& one : for_every_kernel({c}, DeviceType::kCpu)) {
         BuiltCase own(one);
         BuiltCase pooled(one);
         if (!kernel_takes(own.bench.problem, {.kernel = one.kernel})) continue;

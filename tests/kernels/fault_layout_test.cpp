@@ -1,6 +1,7 @@
 // Fault classes of memory layout: views that are not contiguous, expanded gradients, caches with
 // NaN where nothing is in use, block tables that are too short or point outside.
 #include <foveal/plan.hpp>
+#include <tuple>
 
 #include "kernels/fault_probe.hpp"
 #include "support/operand_layout.hpp"
@@ -215,8 +216,16 @@ class PageTable {
   std::string kernel_;
 };
 
-void for_each_page_table(const std::function<void(const std::string&, DType)>& check) {
-  for (const std::string& kernel : usable_kernels_of(Pass::kForward)) {
+std::vector<std::int64_t> all_elements(const Operand& operand) {
+  std::vector<std::int64_t> offsets;
+  for_each_index(operand.spec,
+                 [&](const Index& index) { offsets.push_back(offset_of(operand.spec, index)); });
+  return offsets;
+}
+
+void for_each_page_table(const std::vector<std::string>& kernels,
+                         const std::function<void(const std::string&, DType)>& check) {
+  for (const std::string& kernel : kernels) {
     for (const DType dtype : kAllDtypes) {
       SCOPED_TRACE(kernel + " " + dtype_name(dtype));
       check(kernel, dtype);
@@ -225,8 +234,9 @@ void for_each_page_table(const std::function<void(const std::string&, DType)>& c
 }
 
 TEST(Fault12_BlockTable, LengthsThatItHolds) {
-  for_each_page_table([](const std::string& kernel, DType dtype) {
+  const auto check = [](const std::string& kernel, DType dtype) {
     PageTable full(kernel, dtype, 1, 32, 0);
+    if (!kernel_takes(full.bench.problem, {.kernel = kernel})) return;
     ASSERT_TRUE(full.run());
     EXPECT_EQ(full.bench.at("out").get({0, 0, 0, 5}), 2);  // half of page 3, half of page 1
     PageTable half(kernel, dtype, -1, 16, 0);
@@ -234,7 +244,30 @@ TEST(Fault12_BlockTable, LengthsThatItHolds) {
     EXPECT_EQ(half.bench.at("out").get({0, 0, 0, 5}), 3);
     PageTable appended(kernel, dtype, 1, 31, 1);
     ASSERT_TRUE(appended.run());
-  });
+  };
+  for_each_page_table(usable_kernels_of(Pass::kForward), check);
+}
+
+/// What is in device memory is not looked at before a launch: kernels clamp it.
+TEST(Fault12_BlockTable, GpusStayWithinTheCache) {
+  const auto check = [](const std::string& kernel, DType dtype) {
+    const std::tuple<std::int32_t, std::int32_t, std::int64_t> wild[] = {
+        {1, 33, 0}, {1, 32, 1}, {4, 32, 0}, {-1, 17, 0}, {1 << 30, 1 << 30, 0}, {1, -5, 1}};
+    for (const auto& [second, length, append] : wild) {
+      PageTable table(kernel, dtype, second, length, append);
+      if (!kernel_takes(table.bench.problem, {.kernel = kernel})) return;
+      const Status status = table.run();
+      ASSERT_TRUE(status) << status.message();
+      ChangedElements cache;
+      if (append > 0)
+        cache = {{"k", all_elements(table.bench.at("k"))},
+                 {"v", all_elements(table.bench.at("v"))}};
+      EXPECT_TRUE(table.bench.check_memory(cache));
+    }
+  };
+  const std::vector<std::string> kernels = usable_kernels_of(Pass::kForward, DeviceType::kCuda);
+  if (kernels.empty()) GTEST_SKIP() << "no CUDA kernel can run here";
+  for_each_page_table(kernels, check);
 }
 
 TEST(Fault12_BlockTable, RefusalsNameSequenceLengthAndLimit) {
@@ -249,7 +282,7 @@ TEST(Fault12_BlockTable, RefusalsNameSequenceLengthAndLimit) {
       {4, 32, 0, {"sequence 0", "4", "between 0 and 3", "32"}},
       {-1, 17, 0, {"sequence 0", "-1", "between 0 and 3", "17"}},
   };
-  for_each_page_table([&](const std::string& kernel, DType dtype) {
+  const auto check = [&](const std::string& kernel, DType dtype) {
     for (const Refusal& refusal : refusals) {
       PageTable table(kernel, dtype, refusal.second, refusal.length, refusal.append);
       const Status status = table.run();
@@ -263,7 +296,8 @@ TEST(Fault12_BlockTable, RefusalsNameSequenceLengthAndLimit) {
             << operand.info->name << " was written by a call that was refused";
       }
     }
-  });
+  };
+  for_each_page_table(usable_kernels_of(Pass::kForward, DeviceType::kCpu), check);
 }
 
 }  // namespace

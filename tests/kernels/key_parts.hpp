@@ -5,6 +5,7 @@
 #include <string>
 
 #include "support/built_case.hpp"
+#include "support/comparison.hpp"
 #include "support/workbench.hpp"
 
 namespace foveal::test {
@@ -36,7 +37,8 @@ inline void attend_to_part(const BuiltCase& whole, std::int64_t begin, std::int6
   ASSERT_TRUE(status) << status.message();
 }
 
-/// out_b and lse_b joined to out_a and lse_a, by every merge kernel; all give the same bits.
+/// out_b and lse_b joined to out_a and lse_a, by every merge kernel; all give the same values, but
+/// for the last bits of exp and log, which a GPU has of its own.
 inline void merge_parts(const Workbench& a, const Workbench& b, Workbench& merged) {
   merged.problem.pass = Pass::kMerge;
   const auto copy = [&](const Workbench& from, std::string_view source, std::string_view target) {
@@ -50,14 +52,15 @@ inline void merge_parts(const Workbench& a, const Workbench& b, Workbench& merge
   copy(b, "lse", "lse_b");
   merged.add("out", a.at("out").spec);
   merged.add("lse", a.at("lse").spec);
-  const std::vector<std::string> kernels = usable_kernels_of(Pass::kMerge);
-  ASSERT_FALSE(kernels.empty());
+  std::vector<std::string> kernels = usable_kernels_of(Pass::kMerge);
+  if (kernels.empty()) kernels.emplace_back();  // filtered: the planner's own
   std::vector<double> first;
   for (const std::string& kernel : kernels) {
     const Status status = merged.run({.kernel = kernel});
     ASSERT_TRUE(status) << kernel << ": " << status.message();
-    if (first.empty()) first = merged.at("out").values();
-    EXPECT_EQ(merged.at("out").values(), first) << kernel;
+    const std::vector<double> values = merged.at("out").values();
+    if (first.empty()) first = values;
+    EXPECT_LE(largest_error(first, values), 1e-6) << kernel;
   }
 }
 
@@ -80,7 +83,8 @@ inline Merged attend_in_parts(const BuiltCase& whole, std::int64_t parts) {
 inline std::int64_t planned_splits(const BuiltCase& built) {
   const ForcedKernel forced(built.c.kernel);
   const Result<Plan> planned =
-      plan(built.bench.problem, Device::cpu(static_cast<std::int32_t>(built.c.num_threads)));
+      plan(built.bench.problem,
+           device_of({.kernel = built.c.kernel, .num_threads = built.c.num_threads}));
   if (!planned) return 0;
   const std::string& text = planned->explanation().configuration;
   const std::size_t word = text.find(" splits");

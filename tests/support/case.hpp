@@ -51,7 +51,7 @@ enum class Rotary { kNone, kHalves, kInterleaved };
 enum class Poison { kNan, kInfinity, kHuge, kZero };
 
 struct Case {
-  std::string kernel;  ///< Empty: whatever the planner chooses.
+  std::string kernel;  ///< Empty or `cuda`: whatever the planner chooses on the CPU, on the GPU.
   Pass pass = Pass::kForward;
   DType dtype = DType::kFloat32;
   bool fp32_out = false;  ///< out (dout) in fp32 where dtype is narrower.

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #include <foveal/tensor.hpp>
 
@@ -21,6 +22,18 @@ using Index = std::array<std::int64_t, TensorSpec::kMaxRank>;
     offset += index[axis] * spec.strides[axis];
   }
   return offset;
+}
+
+/// First and last element of a view that has elements, as offsets from its element 0.
+[[nodiscard]] inline std::pair<std::int64_t, std::int64_t> reach(const TensorSpec& spec) {
+  std::int64_t low = 0;
+  std::int64_t high = 0;
+  for (std::size_t axis = 0; axis < static_cast<std::size_t>(spec.rank); ++axis) {
+    const std::int64_t far = (spec.shape[axis] - 1) * spec.strides[axis];
+    low += far < 0 ? far : 0;
+    high += far > 0 ? far : 0;
+  }
+  return {low, high};
 }
 
 /// `function(index)` for every element in row-major order.

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 
 namespace foveal::test {
 
@@ -18,6 +19,11 @@ class GuardedBuffer {
   [[nodiscard]] std::byte* data() { return begin_; }
   [[nodiscard]] const std::byte* data() const { return begin_; }
   [[nodiscard]] std::size_t size() const { return bytes_; }
+
+  /// The memory with the guard bytes before and after it.
+  [[nodiscard]] std::span<std::byte> with_guards() {
+    return {begin_ - kGuardBytes, bytes_ + 2 * kGuardBytes};
+  }
 
   /// False once anything has been written outside.
   [[nodiscard]] bool guards_intact() const;

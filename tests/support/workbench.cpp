@@ -38,18 +38,6 @@ const OperandInfo* find_info(std::string_view name) {
   return nullptr;
 }
 
-/// First and last element of the view, as offsets from element 0.
-std::pair<std::int64_t, std::int64_t> reach(const TensorSpec& spec) {
-  std::int64_t low = 0;
-  std::int64_t high = 0;
-  for (std::size_t axis = 0; axis < static_cast<std::size_t>(spec.rank); ++axis) {
-    const std::int64_t far = (spec.shape[axis] - 1) * spec.strides[axis];
-    low += std::min<std::int64_t>(far, 0);
-    high += std::max<std::int64_t>(far, 0);
-  }
-  return {low, high};
-}
-
 std::string place(const Operand& operand, const Index& index) {
   std::string text = std::string(operand.info->name) + '[';
   for (std::size_t axis = 0; axis < static_cast<std::size_t>(operand.spec.rank); ++axis) {
@@ -202,7 +190,11 @@ void Workbench::restore() {
   }
 }
 
-Status Workbench::run(const RunOptions& options) { return run_problem(problem, tensors, options); }
+Status Workbench::run(const RunOptions& options) {
+  std::vector<HostRange> memory;
+  for (Operand& operand : operands_) memory.push_back(operand.memory.with_guards());
+  return run_problem(problem, tensors, options, memory);
+}
 
 ::testing::AssertionResult Workbench::check_memory(const ChangedElements& appended) const {
   for (const Operand& operand : operands_) {
@@ -221,16 +213,22 @@ Status Workbench::run(const RunOptions& options) { return run_problem(problem, t
   return ::testing::AssertionSuccess();
 }
 
+Device device_of(const RunOptions& options) {
+  if (device_type_of(options.kernel) == DeviceType::kCuda) return kTestGpu;
+  return Device::cpu(static_cast<std::int32_t>(options.num_threads));
+}
+
 Status run_problem(const AttentionProblem& problem, const AttentionTensors& tensors,
-                   const RunOptions& options) {
+                   const RunOptions& options, std::span<const HostRange> memory) {
   const ForcedKernel forced(options.kernel);
-  const Result<Plan> planned =
-      plan(problem, Device::cpu(static_cast<std::int32_t>(options.num_threads)));
+  const Device device = device_of(options);
+  const Result<Plan> planned = plan(problem, device);
   if (!planned) return planned.status();
-  if (!options.kernel.empty() && planned->kernel() != options.kernel) {
+  if (!forced.name().empty() && planned->kernel() != options.kernel) {
     return Status::internal("FOVEAL_FORCE_KERNEL=" + options.kernel + ", but the plan has " +
                             std::string(planned->kernel()));
   }
+  if (device.type == DeviceType::kCuda) return run_on_gpu(*planned, tensors, memory);
   GuardedBuffer workspace(planned->workspace_bytes(), 0xFF);  // all ones: NaN in every dtype
   const Status status = planned->run(tensors, workspace.data(), workspace.size(),
                                      const_cast<CpuExecutor*>(options.executor));
@@ -241,33 +239,15 @@ Status run_problem(const AttentionProblem& problem, const AttentionTensors& tens
 
 bool kernel_takes(const AttentionProblem& problem, const RunOptions& options) {
   const ForcedKernel forced(options.kernel);
-  const Result<Plan> planned =
-      plan(problem, Device::cpu(static_cast<std::int32_t>(options.num_threads)));
+  const Result<Plan> planned = plan(problem, device_of(options));
   return planned.status().code() != StatusCode::kUnsupported;
 }
 
-std::vector<std::string> usable_kernels_of(Pass pass) {
-  std::vector<std::string> names;
-  for (const DeviceInfo& device : devices()) {
-    const std::vector<KernelVerdict> verdicts = usable_kernels(device);
-    for (const KernelInfo& kernel : kernels()) {
-      if (kernel.pass != pass || kernel.device != device.type) continue;
-      for (const KernelVerdict& verdict : verdicts) {
-        if (verdict.name == kernel.name &&
-            verdict.outcome != KernelVerdict::Outcome::kUnsupported) {
-          names.push_back(kernel.name);
-        }
-      }
-    }
-  }
-  return names;
-}
-
-ForcedKernel::ForcedKernel(const std::string& name) {
-  if (name.empty()) {
+ForcedKernel::ForcedKernel(const std::string& name) : name_(name == kAnyGpuKernel ? "" : name) {
+  if (name_.empty()) {
     unsetenv("FOVEAL_FORCE_KERNEL");
   } else {
-    setenv("FOVEAL_FORCE_KERNEL", name.c_str(), /*overwrite=*/1);
+    setenv("FOVEAL_FORCE_KERNEL", name_.c_str(), /*overwrite=*/1);
   }
 }
 

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <list>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,8 +23,10 @@
 #include <foveal/plan.hpp>
 #include <foveal/problem.hpp>
 
+#include "support/device_memory.hpp"
 #include "support/element.hpp"
 #include "support/guarded_buffer.hpp"
+#include "support/test_kernels.hpp"
 
 namespace foveal::test {
 
@@ -50,7 +53,7 @@ struct Operand {
 };
 
 struct RunOptions {
-  std::string kernel;  ///< Empty: whatever the planner chooses.
+  std::string kernel;  ///< A kernel's name, or one of test_kernels.hpp; decides the device too.
   std::int64_t num_threads = 1;
   const CpuExecutor* executor = nullptr;
 };
@@ -95,24 +98,30 @@ class Workbench {
 /// Whether a pass writes the operand as a whole.
 [[nodiscard]] bool is_output_of(Pass pass, std::string_view name);
 
-/// Plans `problem` with the kernel forced and runs it. An error of kInternal when the kernel wrote
-/// outside its workspace.
+/// Plans `problem` with the kernel forced and runs it, on copies in device memory where it is a
+/// GPU's; `memory` is then copied as a whole. An error of kInternal when the kernel wrote outside
+/// its workspace.
 [[nodiscard]] Status run_problem(const AttentionProblem& problem, const AttentionTensors& tensors,
-                                 const RunOptions& options);
+                                 const RunOptions& options, std::span<const HostRange> memory = {});
+
+/// Where a run with these options takes place.
+[[nodiscard]] Device device_of(const RunOptions& options);
 
 /// Whether a kernel supports a valid problem.
 [[nodiscard]] bool kernel_takes(const AttentionProblem& problem, const RunOptions& options);
 
-/// The kernels of a pass that this machine can run, by name.
-[[nodiscard]] std::vector<std::string> usable_kernels_of(Pass pass);
-
-/// Sets FOVEAL_FORCE_KERNEL for its lifetime; an empty name leaves it unset.
+/// Sets FOVEAL_FORCE_KERNEL for its lifetime to the name of a kernel; other names leave it unset.
 class ForcedKernel {
  public:
   explicit ForcedKernel(const std::string& name);
   ~ForcedKernel();
   ForcedKernel(const ForcedKernel&) = delete;
   ForcedKernel& operator=(const ForcedKernel&) = delete;
+
+  [[nodiscard]] const std::string& name() const { return name_; }
+
+ private:
+  std::string name_;
 };
 
 }  // namespace foveal::test
