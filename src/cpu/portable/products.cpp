@@ -106,10 +106,8 @@ void transpose_4x4(const float* rows, std::int64_t ld, float* to, std::int64_t t
 
 /// Packed layout: panels of kLane rows; within a panel [round_up(d, kLane)][kLane], so that a
 /// product reads it from one end to the other.
-void pack(const void* rows_of_b, std::int64_t ld, std::int64_t n, std::int64_t slots, void* to) {
-  const auto* rows = static_cast<const float*>(rows_of_b);
-  auto* packed = static_cast<float*>(to);
-  const std::int64_t depth = round_up(slots, kLane);
+void pack(const float* rows, std::int64_t ld, std::int64_t n, std::int64_t d, float* packed) {
+  const std::int64_t depth = round_up(d, kLane);
   for (std::int64_t panel = 0; panel < n; panel += kLane) {
     for (std::int64_t row = 0; row < kLane; row += kVector) {
       const float* from = rows + (panel + row) * ld;
