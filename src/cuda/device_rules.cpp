@@ -6,7 +6,7 @@
 namespace foveal::cuda {
 namespace {
 
-/// What a launch costs by itself, in a graph too: an empty kernel on an H200 takes this long.
+/// What a launch costs by itself, in a graph too.
 constexpr double kStartUs = 2.0;
 
 }  // namespace
@@ -30,6 +30,18 @@ double roofline_us(const AttentionWork& work, DType dtype, const DeviceInfo& dev
   const double memory_us =
       bytes_per_us > 0 ? (work.read_bytes + work.written_bytes) / bytes_per_us : 0;
   return kStartUs + max_of(compute_us, memory_us);
+}
+
+bool has_aligned_rows(const TensorSpec& spec, const void* data) {
+  constexpr std::int64_t kUnitBytes = 16;
+  if (reinterpret_cast<std::uintptr_t>(data) % kUnitBytes != 0) return false;
+  const auto last = static_cast<std::size_t>(spec.rank - 1);
+  if (spec.strides[last] != 1) return false;
+  for (std::size_t axis = 0; axis < last; ++axis) {
+    const std::int64_t bytes = spec.strides[axis] * dtype_bytes(spec.dtype);
+    if (spec.shape[axis] > 1 && bytes % kUnitBytes != 0) return false;
+  }
+  return true;
 }
 
 }  // namespace foveal::cuda

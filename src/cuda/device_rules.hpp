@@ -27,4 +27,8 @@ struct Efficiency {
 [[nodiscard]] double roofline_us(const AttentionWork& work, DType dtype, const DeviceInfo& device,
                                  const Efficiency& efficiency);
 
+/// Whether the operand can be moved 16 bytes at a time: the elements of a row are adjacent, and
+/// every row begins at a multiple of 16 bytes. Says nothing of how long a row is.
+[[nodiscard]] bool has_aligned_rows(const TensorSpec& spec, const void* data);
+
 }  // namespace foveal::cuda

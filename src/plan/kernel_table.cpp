@@ -5,11 +5,13 @@
 namespace foveal::planner {
 namespace {
 
-constexpr std::array<const KernelEntry*, 4> kKernels = {
+constexpr std::array<const KernelEntry*, 6> kKernels = {
     &cpu::kBlockedForward,
     &cpu::kBlockedBackward,
     &cpu::kAppend,
     &cpu::kMerge,
+    &cuda::kAppend,
+    &cuda::kMerge,
 };
 
 }  // namespace

@@ -21,3 +21,8 @@ extern const planner::KernelEntry kBlockedBackward;
 extern const planner::KernelEntry kAppend;
 extern const planner::KernelEntry kMerge;
 }  // namespace foveal::cpu
+
+namespace foveal::cuda {
+extern const planner::KernelEntry kAppend;
+extern const planner::KernelEntry kMerge;
+}  // namespace foveal::cuda

@@ -1,6 +1,8 @@
 // What every CUDA kernel tells the planner alike.
 #include "cuda/device_rules.hpp"
 
+#include <cstddef>
+
 #include <gtest/gtest.h>
 
 namespace foveal::cuda {
@@ -34,6 +36,22 @@ TEST(CudaDeviceRules, RooflineTakesTheLongerOfProductsAndTraffic) {
   const AttentionWork moving{.flops = 1e9, .read_bytes = 2e6, .written_bytes = 1e6};
   EXPECT_DOUBLE_EQ(roofline_us(moving, DType::kFloat16, gpu, {}) - start, 3);
   EXPECT_DOUBLE_EQ(roofline_us(moving, DType::kFloat16, gpu, {.memory = 0.75}) - start, 4);
+}
+
+TEST(CudaDeviceRules, AlignedRowsBeginAtSixteenBytes) {
+  alignas(16) std::byte memory[32];
+  const auto aligned = [&](std::int64_t row_stride, std::int64_t dim_stride,
+                           std::size_t offset = 0) {
+    const TensorSpec spec =
+        TensorSpec::strided(DType::kFloat16, {1, 3, 2, 8}, {5, row_stride, 16, dim_stride});
+    return has_aligned_rows(spec, memory + offset);
+  };
+  EXPECT_TRUE(aligned(32, 1)) << "the stride of a dimension of 1 is not looked at";
+  EXPECT_TRUE(aligned(-32, 1));
+  EXPECT_TRUE(aligned(0, 1));
+  EXPECT_FALSE(aligned(36, 1));
+  EXPECT_FALSE(aligned(32, 2));
+  EXPECT_FALSE(aligned(32, 1, 2));
 }
 
 }  // namespace
