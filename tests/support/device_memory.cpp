@@ -63,6 +63,20 @@ std::size_t free_gpu_bytes() {
   return cudaMemGetInfo(&free, &total) == cudaSuccess ? free : 0;
 }
 
+std::int32_t last_gpu() {
+  int count = 0;
+  return cudaGetDeviceCount(&count) == cudaSuccess ? count - 1 : 0;
+}
+
+std::int32_t current_gpu() {
+  int index = -1;
+  return cudaGetDevice(&index) == cudaSuccess ? index : -1;
+}
+
+CurrentGpu::CurrentGpu(std::int32_t index) { cudaSetDevice(index); }
+
+CurrentGpu::~CurrentGpu() { cudaSetDevice(kTestGpu.index); }
+
 DeviceStream::DeviceStream() {
   cudaStream_t stream = nullptr;
   if (open_gpu() && cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess) {
@@ -143,6 +157,14 @@ std::string no_gpu_reason() { return no_cuda().message(); }
 Status wait_for_gpu() { return no_cuda(); }
 
 std::size_t free_gpu_bytes() { return 0; }
+
+std::int32_t last_gpu() { return 0; }
+
+std::int32_t current_gpu() { return 0; }
+
+CurrentGpu::CurrentGpu(std::int32_t) {}
+
+CurrentGpu::~CurrentGpu() = default;
 
 DeviceStream::DeviceStream() = default;
 

@@ -27,6 +27,21 @@ inline constexpr Device kTestGpu = Device::cuda(0);
 /// Bytes of kTestGpu that are free.
 [[nodiscard]] std::size_t free_gpu_bytes();
 
+/// The last GPU of this machine: another than kTestGpu where it has several.
+[[nodiscard]] std::int32_t last_gpu();
+
+/// The calling thread's current GPU.
+[[nodiscard]] std::int32_t current_gpu();
+
+/// Makes a GPU the calling thread's current one, and kTestGpu again at the end.
+class CurrentGpu {
+ public:
+  explicit CurrentGpu(std::int32_t index);
+  ~CurrentGpu();
+  CurrentGpu(const CurrentGpu&) = delete;
+  CurrentGpu& operator=(const CurrentGpu&) = delete;
+};
+
 /// A stream that does not wait for the default stream.
 class DeviceStream {
  public:
@@ -56,7 +71,7 @@ class DeviceBuffer {
   [[nodiscard]] std::size_t size() const { return bytes_; }
 
  private:
-  const DeviceStream& stream_;
+  [[maybe_unused]] const DeviceStream& stream_;
   std::byte* data_ = nullptr;
   std::size_t bytes_ = 0;
   Status status_;
@@ -146,7 +161,7 @@ class DeviceGraph {
   [[nodiscard]] Status replay(const DeviceStream& stream) const;
 
  private:
-  void* executable_ = nullptr;
+  [[maybe_unused]] void* executable_ = nullptr;
 };
 
 }  // namespace foveal::test

@@ -24,6 +24,9 @@ class GuardedBuffer {
   [[nodiscard]] std::span<std::byte> with_guards() {
     return {begin_ - kGuardBytes, bytes_ + 2 * kGuardBytes};
   }
+  [[nodiscard]] std::span<const std::byte> with_guards() const {
+    return {begin_ - kGuardBytes, bytes_ + 2 * kGuardBytes};
+  }
 
   /// False once anything has been written outside.
   [[nodiscard]] bool guards_intact() const;

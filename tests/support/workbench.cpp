@@ -191,9 +191,21 @@ void Workbench::restore() {
 }
 
 Status Workbench::run(const RunOptions& options) {
-  std::vector<HostRange> memory;
-  for (Operand& operand : operands_) memory.push_back(operand.memory.with_guards());
-  return run_problem(problem, tensors, options, memory);
+  return run_problem(problem, tensors, options, memory());
+}
+
+std::vector<HostRange> Workbench::memory() {
+  std::vector<HostRange> ranges;
+  for (Operand& operand : operands_) ranges.push_back(operand.memory.with_guards());
+  return ranges;
+}
+
+void Workbench::copy_memory_from(const Workbench& other) {
+  for (Operand& operand : operands_) {
+    const GuardedBuffer& from = other.at(operand.info->name).memory;
+    std::memcpy(operand.memory.with_guards().data(), from.with_guards().data(),
+                operand.memory.with_guards().size());
+  }
 }
 
 ::testing::AssertionResult Workbench::check_memory(const ChangedElements& appended) const {

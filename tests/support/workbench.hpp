@@ -91,6 +91,11 @@ class Workbench {
 
   [[nodiscard]] const std::list<Operand>& all() const { return operands_; }
 
+  /// The memory of every operand, guard bytes included.
+  [[nodiscard]] std::vector<HostRange> memory();
+  /// Every byte as in a workbench of the same operands, guard bytes included.
+  void copy_memory_from(const Workbench& other);
+
  private:
   std::list<Operand> operands_;  // a list: references stay good
 };

@@ -8,7 +8,6 @@ namespace foveal::cuda::merging {
 namespace {
 
 constexpr const char* kName = "cuda_merge";
-constexpr std::int32_t kWarp = 32;
 
 Status usable(const DeviceInfo& device) { return require_gpu(kName, device, kPortableSm); }
 
@@ -54,6 +53,7 @@ bool is_vectorised(const planner::LaunchContext& context) {
 
 /// Lanes for one step along a row, as far as a warp has them.
 std::int32_t lanes_per_row(std::int32_t steps) {
+  constexpr std::int32_t kWarp = 32;
   std::int32_t lanes = 1;
   while (lanes < steps && lanes < kWarp) lanes *= 2;
   return lanes;

@@ -1,0 +1,258 @@
+// What only a GPU can get wrong, over every CUDA kernel of the table: graphs, streams, threads, the
+// current device. Skipped, with the reason, where a kernel can't run here.
+#include <thread>
+
+#include "kernels/kernel_case_test.hpp"
+#include "support/comparison.hpp"
+
+namespace foveal::test {
+namespace {
+
+/// Small problems of a pass with lengths on the device; a kernel is tested with those it takes.
+std::vector<Case> device_cases(Pass pass) {
+  std::vector<Case> cases;
+  for (const DType dtype : {DType::kFloat16, DType::kBFloat16, DType::kFloat32}) {
+    Case decode{.pass = pass, .dtype = dtype, .lens = {{1, 700}, {1, 33}, {1, 2000}}};
+    decode.k_form = KForm::kCache;
+    decode.slack_k = 100;
+    decode.nheads_k = 2;
+    decode.group = 4;
+    Case paged = decode;
+    paged.k_form = KForm::kPaged;
+    paged.causal = true;
+    Case packed{.pass = pass, .dtype = dtype, .lens = {{70, 70}, {0, 5}, {33, 90}}};
+    packed.q_form = QForm::kPacked;
+    packed.k_form = KForm::kPacked;
+    packed.nheads_k = 2;
+    packed.group = 2;
+    packed.headdim = 128;
+    packed.causal = true;
+    if (pass == Pass::kForward) cases.insert(cases.end(), {decode, paged, packed});
+    if (pass == Pass::kBackward) cases.push_back(packed);
+    if (pass == Pass::kMerge) cases.push_back({.pass = pass, .dtype = dtype, .lens = {{50, 0}}});
+    if (pass != Pass::kAppend) continue;
+    for (Case c : {decode, paged}) {
+      c.append = 3;
+      c.rotary = Rotary::kHalves;
+      c.rotary_dim = 32;
+      cases.push_back(c);
+    }
+  }
+  return cases;
+}
+
+/// A case on the GPU with a plan and a stream of its own.
+struct DeviceRun {
+  explicit DeviceRun(const Case& c)
+      : built(c), copy(built.bench.problem, built.bench.tensors, built.bench.memory(), stream) {}
+
+  Status prepare() {
+    const ForcedKernel forced(built.c.kernel);
+    const Result<Plan> planned = plan(built.bench.problem, kTestGpu);
+    FOVEAL_RETURN_IF_ERROR(planned.status());
+    FOVEAL_RETURN_IF_ERROR(copy.status());
+    made = *planned;
+    workspace = std::make_unique<DeviceWorkspace>(made->workspace_bytes(), stream);
+    FOVEAL_RETURN_IF_ERROR(workspace->status());
+    return copy.upload();
+  }
+  [[nodiscard]] Status launch() const {
+    return made->run(copy.tensors(), workspace->data(), workspace->size(), stream.handle());
+  }
+  Status finish() {
+    FOVEAL_RETURN_IF_ERROR(stream.wait());
+    FOVEAL_RETURN_IF_ERROR(copy.download());
+    return workspace->check_guards();
+  }
+
+  BuiltCase built;
+  DeviceStream stream;
+  DeviceCopy copy;
+  std::optional<Plan> made;
+  std::unique_ptr<DeviceWorkspace> workspace;
+};
+
+/// What a deterministic kernel gives: every output and cache the same bits.
+::testing::AssertionResult same_results(const BuiltCase& a, const BuiltCase& b) {
+  for (const Operand& operand : a.bench.all()) {
+    const auto same = same_bits(operand, b.bench.at(operand.info->name));
+    if (!same) return same;
+  }
+  return ::testing::AssertionSuccess();
+}
+
+class CudaKernels : public ::testing::TestWithParam<KernelInfo> {
+ protected:
+  void SetUp() override {
+    const std::string reason = cuda_refusal(GetParam().name);
+    if (!reason.empty()) GTEST_SKIP() << reason;
+  }
+
+  /// `check(c)` for every case that the kernel takes; deterministic, so that bits can be compared.
+  void for_each_case(const std::function<void(const Case&)>& check) const {
+    int checked = 0;
+    for (Case c : device_cases(GetParam().pass)) {
+      c.kernel = GetParam().name;
+      c.deterministic = c.pass == Pass::kBackward;
+      BuiltCase built(c);
+      if (!kernel_takes(built.bench.problem, {.kernel = c.kernel})) continue;
+      SCOPED_TRACE(to_line(c));
+      check(c);
+      ++checked;
+    }
+    EXPECT_GT(checked, 0) << "the kernel takes none of the cases";
+  }
+};
+
+/// Halves what a cache holds, in host memory.
+void shorten(BuiltCase& built) {
+  if (!built.bench.has("seqused_k")) return;
+  Operand& used = built.bench.at("seqused_k");
+  for (std::size_t b = 0; b < built.sequences.size(); ++b) {
+    Sequence& s = built.sequences[b];
+    const std::int64_t cached = s.cached / 2;
+    s.lens.k -= s.cached - cached;
+    built.c.lens[b].k = s.lens.k;
+    s.cached = cached;
+    used.set({static_cast<std::int64_t>(b)}, static_cast<double>(cached));
+  }
+  built.bench.freeze();
+}
+
+TEST_P(CudaKernels, GraphReplaysWithOtherLengths) {
+  for_each_case([](const Case& c) {
+    DeviceRun recorded(c);
+    ASSERT_TRUE(recorded.prepare());
+    DeviceGraph graph;
+    const Status captured = graph.capture(*recorded.made, recorded.copy.tensors(),
+                                          *recorded.workspace, recorded.stream);
+    ASSERT_TRUE(captured) << captured.message();
+    for (const bool shortened : {false, true, false}) {
+      BuiltCase direct(c);
+      recorded.built.bench.copy_memory_from(direct.bench);
+      if (shortened) {
+        shorten(direct);
+        recorded.built.bench.copy_memory_from(direct.bench);
+      }
+      const Status ran = direct.run();
+      ASSERT_TRUE(ran) << ran.message();
+      ASSERT_TRUE(recorded.copy.upload());
+      const Status replayed = graph.replay(recorded.stream);
+      ASSERT_TRUE(replayed) << replayed.message();
+      const Status finished = recorded.finish();
+      ASSERT_TRUE(finished) << finished.message();
+      EXPECT_TRUE(same_results(direct, recorded.built)) << (shortened ? "shorter" : "as captured");
+    }
+  });
+}
+
+TEST_P(CudaKernels, StreamsDoNotDisturbEachOther) {
+  for_each_case([](const Case& c) {
+    BuiltCase alone(c);
+    ASSERT_TRUE(alone.run());
+    std::vector<std::unique_ptr<DeviceRun>> runs;
+    for (int stream = 0; stream < 8; ++stream) {
+      runs.push_back(std::make_unique<DeviceRun>(c));
+      ASSERT_TRUE(runs.back()->prepare());
+    }
+    for (int repeat = 0; repeat < 3; ++repeat) {
+      for (const auto& run : runs) {
+        // An append goes behind what is there: twice is not once.
+        if (repeat > 0 && c.append > 0) continue;
+        ASSERT_TRUE(run->launch());
+      }
+    }
+    for (const auto& run : runs) {
+      const Status finished = run->finish();
+      ASSERT_TRUE(finished) << finished.message();
+      EXPECT_TRUE(same_results(alone, run->built));
+    }
+  });
+}
+
+TEST_P(CudaKernels, ThreadsShareAPlan) {
+  for_each_case([](const Case& c) {
+    BuiltCase alone(c);
+    ASSERT_TRUE(alone.run());
+    constexpr std::size_t kThreads = 4;
+    std::vector<std::unique_ptr<DeviceRun>> runs;
+    for (std::size_t thread = 0; thread < kThreads; ++thread) {
+      runs.push_back(std::make_unique<DeviceRun>(c));
+      ASSERT_TRUE(runs.back()->prepare());
+      runs.back()->made = runs.front()->made;
+    }
+    std::vector<Status> results(kThreads);
+    std::vector<std::thread> threads;
+    for (std::size_t thread = 0; thread < kThreads; ++thread) {
+      threads.emplace_back([&, thread] {
+        results[thread] = runs[thread]->launch();
+        if (results[thread]) results[thread] = runs[thread]->finish();
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (std::size_t thread = 0; thread < kThreads; ++thread) {
+      ASSERT_TRUE(results[thread]) << results[thread].message();
+      EXPECT_TRUE(same_results(alone, runs[thread]->built));
+    }
+  });
+}
+
+/// A thread whose current device is another GPU, or the same; Plan::run goes to the plan's own and
+/// comes back.
+TEST_P(CudaKernels, CurrentDeviceIsTheCallersAgain) {
+  for_each_case([](const Case& c) {
+    BuiltCase alone(c);
+    ASSERT_TRUE(alone.run());
+    DeviceRun run(c);
+    ASSERT_TRUE(run.prepare());
+    const CurrentGpu elsewhere(last_gpu());
+    const Status launched = run.launch();
+    ASSERT_TRUE(launched) << launched.message();
+    EXPECT_EQ(current_gpu(), last_gpu());
+    ASSERT_TRUE(run.finish());
+    EXPECT_TRUE(same_results(alone, run.built));
+  });
+}
+
+std::string kernel_name(const ::testing::TestParamInfo<KernelInfo>& info) {
+  return info.param.name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Table, CudaKernels, ::testing::ValuesIn(cuda_kernels()), kernel_name);
+
+/// A stray write on the GPU is seen like one on the host.
+TEST(CudaHarness, SeesStrayWrites) {
+  if (const std::string reason = no_gpu_reason(); !reason.empty()) GTEST_SKIP() << reason;
+  BuiltCase built({.pass = Pass::kMerge, .lens = {{5, 0}}, .headdim = 8});
+  ASSERT_TRUE(built.run());
+  const DeviceStream stream;
+  const DeviceCopy copy(built.bench.problem, built.bench.tensors, built.bench.memory(), stream);
+  ASSERT_TRUE(copy.upload());
+  ASSERT_TRUE(copy.download());
+  ASSERT_TRUE(built.bench.check_memory());
+  const Operand& out = built.bench.at("out");
+  const auto spoil = [&](const void* device, std::int64_t byte, const char* expected) {
+    auto* at = static_cast<std::byte*>(const_cast<void*>(device)) + byte;
+    ASSERT_TRUE(fill_bytes(at, 0x11, 1, stream));
+    ASSERT_TRUE(copy.download());
+    const ::testing::AssertionResult result = built.bench.check_memory();
+    EXPECT_FALSE(result);
+    EXPECT_NE(std::string(result.message()).find(expected), std::string::npos) << result.message();
+    BuiltCase again({.pass = Pass::kMerge, .lens = {{5, 0}}, .headdim = 8});
+    ASSERT_TRUE(again.run());
+    built.bench.copy_memory_from(again.bench);
+    ASSERT_TRUE(copy.upload());
+  };
+  const auto bytes = static_cast<std::int64_t>(out.memory.size());
+  spoil(copy.tensors().out, -1, "out: a guard byte");
+  spoil(copy.tensors().out, bytes, "out: a guard byte");
+  spoil(copy.tensors().out_a, 0, "out_a is an input and was changed");
+
+  const DeviceWorkspace workspace(64, stream);
+  EXPECT_TRUE(workspace.check_guards());
+  ASSERT_TRUE(fill_bytes(static_cast<std::byte*>(workspace.data()) + 64, 0, 1, stream));
+  EXPECT_FALSE(workspace.check_guards());
+}
+
+}  // namespace
+}  // namespace foveal::test
