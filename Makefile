@@ -41,12 +41,18 @@ test: ## Build and run all tests
 	@if compgen -G 'tests/python/test_*.py' >/dev/null; then $(MAKE) --no-print-directory pytest; fi
 
 .PHONY: pytest
-pytest: $(VENV)/installed
+pytest: $(VENV)/installed ## Build the Python package, install it into build/venv, and test it
+	@scripts/install_dependencies.sh test
+	@scripts/build.sh $(PRESET)
+	@scripts/step.sh "Installing foveal into $(VENV)" $(VENV)/bin/python -m pip install \
+	  --no-build-isolation --no-deps --force-reinstall . \
+	  -C build-dir=build/$(PRESET) -C cmake.define.FOVEAL_BUILD_TESTS=ON
 	@FOVEAL_BUILD_DIR=build/$(PRESET) $(VENV)/bin/python -m pytest $(PYTEST_OPTIONS) tests/python
 
 # PyTorch is the tests' second opinion; the library and the command do not use it.
 $(VENV)/installed: tests/python/requirements.txt
-	@scripts/step.sh "Creating $(VENV)" python3 -m venv $(VENV)
+	@scripts/install_dependencies.sh test
+	@[ -x $(VENV)/bin/python ] || scripts/step.sh "Creating $(VENV)" python3 -m venv $(VENV)
 	@scripts/step.sh "Installing $< into $(VENV)" $(VENV)/bin/python -m pip install --quiet -r $<
 	@touch $@
 
