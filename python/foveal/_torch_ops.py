@@ -182,10 +182,26 @@ class _Gradient(torch.autograd.Function):
             "sdpa_kernel(SDPBackend.MATH)")
 
 
+def _distinct(arguments: tuple) -> list:
+    """A tensor that comes twice (keys that are values, one cu_seqlens for both) as a view the
+    second time: torch.compile takes each but once."""
+    seen, distinct = [], []
+    for argument in arguments:
+        if isinstance(argument, torch.Tensor):
+            if any(argument is other for other in seen):
+                argument = argument.view_as(argument)
+            seen.append(argument)
+        distinct.append(argument)
+    return distinct
+
+
 def attend(q, k, v, shared: tuple, want_lse=False, fp32_out=False):
     """(out, lse), by the operator alone where no gradient is needed."""
     if needs_grad(q, k, v, shared[BIAS], shared[SINKS]):
-        return _Attention.apply(q, k, v, *shared, fp32_out)
+        arguments = (q, k, v, *shared)
+        if torch.compiler.is_compiling():
+            arguments = _distinct(arguments)
+        return _Attention.apply(*arguments, fp32_out)
     return ops.forward.default(q, k, v, *shared, want_lse, fp32_out)
 
 

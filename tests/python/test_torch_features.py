@@ -120,6 +120,14 @@ def test_compile_in_one_graph(device, options):
         torch.testing.assert_close(compiled(q, k, v), value)
 
 
+def test_compile_takes_one_tensor_three_times():
+    x = randn(1, 2, 5, 8, grad=True)
+    compiled = torch.compile(lambda x: sdpa(x, x, x).sin().sum(), fullgraph=True,
+                             backend="aot_eager")
+    torch.testing.assert_close(torch.autograd.grad(compiled(x), x),
+                               torch.autograd.grad(sdpa(x, x, x).sin().sum(), x))
+
+
 def test_compile_by_inductor_with_dynamic_shapes():
     compiled = torch.compile(lambda q, k, v: sdpa(q + 1, k, v, is_causal=True) * 2, fullgraph=True,
                              dynamic=True)
