@@ -69,6 +69,9 @@ ScoreOptions score_options(const TileMath& math, const AttentionProblem& problem
     options.alibi_batch_stride = slopes.rank == 2 ? slopes.strides[0] : 0;
     options.alibi_head_stride = slopes.strides[slopes.rank == 2 ? 1 : 0];
   }
+  const bool only_masked = !problem.bias.present() || problem.bias.dtype == DType::kBool;
+  options.defers_scale = options.softmax_scale > 0 && problem.softcap == 0 && only_masked &&
+                         !problem.alibi_slopes.present();
   options.dropout = host_dropout(problem, tensors);
   options.nheads_q = geometry.nheads_q;
   return options;
@@ -76,6 +79,7 @@ ScoreOptions score_options(const TileMath& math, const AttentionProblem& problem
 
 void scale_and_cap(const ScoreOptions& options, const ScoreTile& tile, float* scores,
                    std::int64_t ld) {
+  if (options.defers_scale) return;
   const std::int64_t columns = round_up(tile.keys.size(), kLane);
   for (std::int64_t row = 0; row < tile.rows.packed.size(); ++row) {
     options.math->scale(scores + row * ld, columns, options.softmax_scale);
@@ -86,6 +90,8 @@ void scale_and_cap(const ScoreOptions& options, const ScoreTile& tile, float* sc
 void bias_and_mask(const ScoreOptions& options, const ScoreTile& tile, bool needs_mask,
                    float* scores, std::int64_t ld) {
   const std::int64_t columns = round_up(tile.keys.size(), kLane);
+  const bool adds = options.bias != nullptr || options.alibi_slopes != nullptr;
+  if (!adds && !needs_mask && columns == tile.keys.size()) return;
   for (std::int64_t r = tile.rows.packed.min; r < tile.rows.packed.max; ++r) {
     float* row = scores + (r - tile.rows.packed.min) * ld;
     if (options.bias != nullptr) add_bias(options, tile, r, row);

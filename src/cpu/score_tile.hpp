@@ -21,6 +21,9 @@ namespace foveal::cpu {
 struct ScoreOptions {
   const TileMath* math = nullptr;
   float softmax_scale = 0;
+  /// Nothing stands between scale and exponential but a mask: scale_and_cap() leaves the products
+  /// as they are, and the exponential takes the scale as its factor.
+  bool defers_scale = false;
   float softcap = 0;
   const void* bias = nullptr;       ///< Null: none.
   DType bias_dtype = DType::kNone;  ///< kBool: 0 masks the key.
@@ -30,6 +33,9 @@ struct ScoreOptions {
   std::int64_t alibi_head_stride = 0;
   algorithm::Dropout dropout;
   std::int64_t nheads_q = 0;
+
+  /// What scores have to be multiplied with yet.
+  [[nodiscard]] float exp_factor() const { return defers_scale ? softmax_scale : 1.0f; }
 };
 [[nodiscard]] ScoreOptions score_options(const TileMath& math, const AttentionProblem& problem,
                                          const AttentionGeometry& geometry,
@@ -43,7 +49,7 @@ struct ScoreTile {
   algorithm::Range keys;
 };
 
-/// Products become capped scores: scale, then softcap.
+/// Products become capped scores: scale, unless that is deferred, then softcap.
 void scale_and_cap(const ScoreOptions& options, const ScoreTile& tile, float* scores,
                    std::int64_t ld);
 

@@ -28,11 +28,32 @@ void scatter(const float* from, std::int64_t stride, std::int64_t count, std::by
   }
 }
 
-void zero_rows(std::int64_t begin, std::int64_t end, std::int64_t columns, float* tile,
+void zero_slots(void* from, std::int64_t count) {
+  std::memset(from, 0, static_cast<std::size_t>(count) * sizeof(float));
+}
+
+void zero_rows(std::int64_t begin, std::int64_t end, const RowLoader& loader, void* tile,
                std::int64_t ld) {
-  for (std::int64_t row = begin; row < end; ++row) {
-    std::fill_n(tile + row * ld, round_up(columns, kLane), 0.0f);
+  const std::int64_t slots = round_up(loader.math->slots(loader.count), kLane);
+  for (std::int64_t row = begin; row < end; ++row) zero_slots(slot_at(tile, row * ld), slots);
+}
+
+/// A row of bf16 pairs, as they are.
+void load_pairs(const RowLoader& loader, std::int64_t index, void* to) {
+  constexpr std::int64_t kBytes = 2;
+  auto* elements = static_cast<std::byte*>(to);
+  const std::int64_t padded = 2 * round_up(loader.math->slots(loader.count), kLane);
+  FOVEAL_ASSERT(loader.dtype == DType::kBFloat16);
+  const std::byte* from = element_address(loader.base, index, kBytes);
+  if (loader.stride == 1) {
+    std::memcpy(elements, from, static_cast<std::size_t>(loader.count * kBytes));
+  } else {
+    for (std::int64_t j = 0; j < loader.count; ++j) {
+      std::memcpy(elements + j * kBytes, from + j * loader.stride * kBytes, kBytes);
+    }
   }
+  std::memset(elements + loader.count * kBytes, 0,
+              static_cast<std::size_t>((padded - loader.count) * kBytes));
 }
 
 /// Asks for the rows of a tile one by one.
@@ -101,6 +122,11 @@ void RowLoader::load(std::int64_t index, float* to) const {
   std::fill(to + count, to + round_up(count, kLane), 0.0f);
 }
 
+void RowLoader::load_operand(std::int64_t index, void* to) const {
+  if (math->slot_terms == 2) return load_pairs(*this, index, to);
+  load(index, static_cast<float*>(to));
+}
+
 void RowStorer::store(const float* from, std::int64_t index) const {
   std::byte* to = element_address(base, index, dtype_bytes(dtype));
   const bool side_by_side = stride == 1;
@@ -122,12 +148,12 @@ void RowStorer::store(const float* from, std::int64_t index) const {
 }
 
 void load_query_rows(const RowLoader& loader, const RowStrides& strides, const QueryTile& rows,
-                     float* tile, std::int64_t ld) {
+                     void* tile, std::int64_t ld) {
   for (std::int64_t r = rows.packed.min; r < rows.packed.max; ++r) {
-    loader.load(rows.offset(strides, r), tile + (r - rows.packed.min) * ld);
+    loader.load_operand(rows.offset(strides, r), slot_at(tile, (r - rows.packed.min) * ld));
   }
   const std::int64_t count = rows.packed.size();
-  zero_rows(count, round_up(count, kLane), loader.count, tile, ld);
+  zero_rows(count, round_up(count, kLane), loader, tile, ld);
 }
 
 void locate_key_rows(const KeyRows& rows, const std::byte** addresses) {
@@ -142,27 +168,26 @@ void locate_key_rows(const KeyRows& rows, const std::byte** addresses) {
   }
 }
 
-void load_key_rows(const KeyRows& rows, float* tile, std::int64_t ld) {
+void load_key_rows(const KeyRows& rows, void* tile, std::int64_t ld) {
   load_key_rows(rows, {rows.loader, rows.locator, {}, {}}, tile, ld);
 }
 
-void load_key_rows(const KeyRows& rows, const KeyRows& next, float* tile, std::int64_t ld) {
+void load_key_rows(const KeyRows& rows, const KeyRows& next, void* tile, std::int64_t ld) {
   const algorithm::Range read = rows.read();
   const std::int64_t begin = rows.keys.min;
   const std::int64_t padded = round_up(rows.keys.size(), kLane);
-  const std::int64_t columns = rows.loader.count;
-  if (read.empty()) return zero_rows(0, padded, columns, tile, ld);
-  zero_rows(0, read.min - begin, columns, tile, ld);
+  if (read.empty()) return zero_rows(0, padded, rows.loader, tile, ld);
+  zero_rows(0, read.min - begin, rows.loader, tile, ld);
   RowPrefetcher ahead(next);
   for (std::int64_t j = read.min; j < read.max;) {
     const std::int64_t end = j + rows.locator.contiguous_rows(j, read.max - j);
     std::int64_t index = rows.locator.row_offset(j);
     for (; j < end; ++j, index += rows.locator.layout.row_stride) {
-      rows.loader.load(index, tile + (j - begin) * ld);
+      rows.loader.load_operand(index, slot_at(tile, (j - begin) * ld));
       ahead.fetch_row();
     }
   }
-  zero_rows(read.max - begin, padded, columns, tile, ld);
+  zero_rows(read.max - begin, padded, rows.loader, tile, ld);
 }
 
 }  // namespace foveal::cpu

@@ -31,8 +31,7 @@ template <class T>
 [[nodiscard]] float load_scalar(DType dtype, const void* base, std::int64_t index);
 void store_scalar(DType dtype, void* base, std::int64_t index, float value);
 
-/// Loads `count` elements that lie `stride` apart, beginning `index` elements from `base`, and
-/// fills up to round_up(count, kLane) with 0.
+/// Loads `count` elements that lie `stride` apart, beginning `index` elements from `base`.
 struct RowLoader {
   const TileMath* math = nullptr;
   const void* base = nullptr;
@@ -40,7 +39,10 @@ struct RowLoader {
   std::int64_t stride = 1;
   std::int64_t count = 0;
 
+  /// As fp32, filled up to round_up(count, kLane) with 0.
   void load(std::int64_t index, float* to) const;
+  /// As a row of an operand of `math`, its slots filled up to a multiple of kLane with 0.
+  void load_operand(std::int64_t index, void* to) const;
 };
 
 /// The counterpart for results.
@@ -54,8 +56,8 @@ struct RowStorer {
   void store(const float* from, std::int64_t index) const;
 };
 
-/// Packed rows [packed.min, packed.max) of one KV head's group, into rows 0.. of `tile`. Packed row
-/// r is query row r / group, head head_k * group + r % group. Rows of the tile from
+/// Packed rows [packed.min, packed.max) of one KV head's group, into rows 0.. of an operand. Packed
+/// row r is query row r / group, head head_k * group + r % group. Rows of the tile from
 /// packed.size() to round_up(packed.size(), kLane) become 0.
 struct QueryTile {
   std::int64_t b = 0;
@@ -72,7 +74,7 @@ struct QueryTile {
   }
 };
 void load_query_rows(const RowLoader& loader, const RowStrides& strides, const QueryTile& rows,
-                     float* tile, std::int64_t ld);
+                     void* tile, std::int64_t ld);
 
 /// Keys [keys.min, keys.max) of one KV head, of which `seen` are read; those outside, and the rows
 /// of the tile up to round_up(keys.size(), kLane), become 0. `loader.stride` is the layout's
@@ -89,16 +91,16 @@ struct KeyRows {
 /// The addresses of the rows that are read, in the order of the keys.
 void locate_key_rows(const KeyRows& rows, const std::byte** addresses);
 
-/// Loads rows into rows 0.. of `tile`.
-void load_key_rows(const KeyRows& rows, float* tile, std::int64_t ld);
+/// Loads rows into rows 0.. of an operand.
+void load_key_rows(const KeyRows& rows, void* tile, std::int64_t ld);
 
 /// The same, and while at it asks the caches for `next`, the rows that will be loaded after these.
 /// The heads of a row lie side by side, so the rows of one head are often a page apart, where no
 /// hardware prefetcher follows.
-void load_key_rows(const KeyRows& rows, const KeyRows& next, float* tile, std::int64_t ld);
+void load_key_rows(const KeyRows& rows, const KeyRows& next, void* tile, std::int64_t ld);
 
 inline void load_key_rows(const RowLoader& loader, const algorithm::KvLocator& locator,
-                          algorithm::Range keys, algorithm::Range seen, float* tile,
+                          algorithm::Range keys, algorithm::Range seen, void* tile,
                           std::int64_t ld) {
   load_key_rows({loader, locator, keys, seen}, tile, ld);
 }

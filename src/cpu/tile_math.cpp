@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 
+#include "cpu/avx512_bf16/table.hpp"
 #include "cpu/portable/functions.hpp"
 #include "cpu/simd/tables.hpp"
 
@@ -11,7 +12,11 @@ namespace {
 
 constexpr TileMath kPortable = {
     .name = "portable",
+    .slot_terms = 1,
     .pack = portable::pack,
+    .pair_rows = nullptr,
+    .narrow = nullptr,
+    .narrow_pairs = nullptr,
     .multiply_packed = portable::multiply_packed,
     .accumulate = portable::accumulate,
     .accumulate_transposed = portable::accumulate_transposed,
@@ -21,6 +26,7 @@ constexpr TileMath kPortable = {
     .exp_sum = portable::exp_sum,
     .scale = portable::scale,
     .cap = portable::cap,
+    .score_gradients = portable::score_gradients,
     .dot = portable::dot,
     .load_fp16 = portable::load_fp16,
     .load_bf16 = portable::load_bf16,
@@ -34,7 +40,8 @@ int rank(std::string_view isa) {
   if (isa == "portable") return 0;
   if (isa == "sse4" || isa == "neon") return 1;
   if (isa == "avx2") return 2;
-  return 3;  // avx512, avx512_bf16, amx_bf16
+  if (isa == "avx512") return 3;
+  return 4;  // avx512_bf16, amx_bf16
 }
 
 /// The fastest first, the portable one last.
@@ -43,6 +50,7 @@ struct AllTables {
   std::size_t count = 0;
 
   AllTables() {
+    if (const TileMath* table = avx512_bf16::table()) list[count++] = table;
     for (const TileMath* table : simd::tables()) list[count++] = table;
     list[count++] = &kPortable;
   }
@@ -57,8 +65,9 @@ std::span<const TileMath* const> tile_maths() {
   return {all.list.data(), all.count};
 }
 
-const TileMath& tile_math(DType /*dtype*/, std::string_view isa) {
+const TileMath& tile_math(DType dtype, std::string_view isa) {
   for (const TileMath* table : tile_maths()) {
+    if (table->slot_terms == 2 && dtype != DType::kBFloat16) continue;
     if (isa.empty() || rank(table->name) <= rank(isa)) return *table;
   }
   return kPortable;

@@ -2,14 +2,16 @@
 // holds a `const TileMath&` and never multiplies, exponentiates or converts a row by itself, so a
 // new instruction set is one more table and no change in a kernel.
 //
-// Tiles are fp32 in a worker's slab:
-//   row-major, each row begins on a 64-byte boundary and is `tile_ld(columns)` floats long, an odd
-//   number of cache lines, so that the rows of a power-of-two head size spread over all sets;
-//   a tile has storage for round_up(rows, kLane) rows;
-//   columns [columns, round_up(columns, kLane)) of an operand are 0 (tile_load.hpp sees to it) and
-//   are computed along with the others, so that no loop has a ragged end in its columns;
-//   any number of rows >= 1 is allowed: the value of an element doesn't depend on how many rows or
-//   columns its tile has, nor on where in the tile it stands.
+// Tiles live in a worker's slab and consist of slots of four bytes. Scores and sums are fp32, one a
+// slot. Operands of products are what the table says: one fp32, or a pair of bf16 that are
+// neighbours along the depth of the product (slot_terms 1 or 2).
+//   A tile is row-major, each row begins on a 64-byte boundary and is `tile_ld(slots)` slots long,
+//   an odd number of cache lines, so that the rows of a power-of-two head size spread over all
+//   sets; a tile has storage for round_up(rows, kLane) rows; slots [slots, round_up(slots, kLane))
+//   of an operand's row are 0 (tile_load.hpp sees to it) and are computed along with the others, so
+//   that no loop has a ragged end in its columns; any number of rows >= 1 is allowed: the value of
+//   an element doesn't depend on how many rows or columns its tile has, nor on where in the tile it
+//   stands.
 #pragma once
 
 #include <cstddef>
@@ -23,36 +25,38 @@
 
 namespace foveal::cpu {
 
-/// Floats of a cache line. Columns are padded to it; tile.n of a kernel is a multiple of it.
+/// Slots of a cache line. Columns are padded to it; tile.n of a kernel is a multiple of it.
 inline constexpr std::int64_t kLane = 16;
+/// Elements of the longest row: the limit of headdim and headdim_v.
+inline constexpr std::int64_t kMaxHeaddim = 512;
 /// Alignment of tiles and slabs in bytes.
 inline constexpr std::size_t kTileAlignment = 64;
 
-/// Leading dimension of a tile of so many columns, in floats.
+/// Leading dimension of a tile of so many columns, in slots.
 constexpr std::int64_t tile_ld(std::int64_t columns) {
   return (ceil_div(columns, kLane) | 1) * kLane;
 }
 
-/// Floats of a row-major tile.
+/// Slots of a row-major tile.
 constexpr std::int64_t tile_floats(std::int64_t rows, std::int64_t columns) {
   return round_up(rows, kLane) * tile_ld(columns);
 }
 
-/// Floats of a packed right operand of `TileMath::multiply_packed`, for `n` rows of depth `d`.
-constexpr std::int64_t packed_floats(std::int64_t n, std::int64_t d) {
-  return round_up(n, kLane) * round_up(d, kLane);
+/// Slots of a packed right operand of `TileMath::multiply_packed`, for `n` rows of `depth` slots.
+constexpr std::int64_t packed_floats(std::int64_t n, std::int64_t depth) {
+  return round_up(n, kLane) * round_up(depth, kLane);
 }
 
-/// C[rows, columns] from A and B over `depth`. C has storage for, and the product writes,
-/// round_up(columns, kLane) columns; B has as many. Only `rows` rows of C are touched. A, B and C
-/// don't overlap.
+/// C[rows, columns] from the operands A and B over `depth` slots. C has storage for, and the
+/// product writes, round_up(columns, kLane) columns; B has as many. Only `rows` rows of C are
+/// touched. A, B and C don't overlap. Leading dimensions count slots.
 struct TileProduct {
   std::int64_t rows = 0;
   std::int64_t columns = 0;
   std::int64_t depth = 0;
-  const float* a = nullptr;
+  const void* a = nullptr;
   std::int64_t lda = 0;
-  const float* b = nullptr;
+  const void* b = nullptr;
   std::int64_t ldb = 0;
   float* c = nullptr;
   std::int64_t ldc = 0;
@@ -73,7 +77,7 @@ struct MemoryRows {
 /// The left operand and the result of a product with rows in memory; A and C are tiles.
 struct RowProduct {
   std::int64_t rows = 0;
-  const float* a = nullptr;
+  const void* a = nullptr;
   std::int64_t lda = 0;
   float* c = nullptr;
   std::int64_t ldc = 0;
@@ -82,11 +86,27 @@ struct RowProduct {
 struct TileMath {
   const char* name;
 
-  // Products. q.k^T and dout.v^T go through a packed right operand, whose layout is the table's
-  // own (at most packed_floats floats); p.v and ds.k take v and k as they were loaded.
+  /// Terms of a product in a slot of an operand: 1 of fp32 or 2 of bf16.
+  std::int64_t slot_terms;
 
-  /// Packs rows[n, d] (n padded with zero rows to kLane) as the right operand of multiply_packed.
-  void (*pack)(const float* rows, std::int64_t ld, std::int64_t n, std::int64_t d, float* packed);
+  // Products. q.k^T and dout.v^T go through a packed right operand, whose layout is the table's
+  // own (at most packed_floats slots). The others take a right operand whose rows are terms: with
+  // one term a slot it is v or k as it was loaded, with two it comes from pair_rows, as does the
+  // left operand of accumulate_transposed.
+
+  /// Packs rows[n, depth slots] (n padded with zero rows to kLane) as the right operand of
+  /// multiply_packed.
+  void (*pack)(const void* rows, std::int64_t ld, std::int64_t n, std::int64_t depth, void* packed);
+  /// Two terms a slot: slot [i, column] becomes rows 2i and 2i + 1 of element `column`; an odd last
+  /// row is paired with 0. `count` elements, a multiple of kLane; null with one term a slot.
+  void (*pair_rows)(const void* rows, std::int64_t ld, std::int64_t n, std::int64_t count,
+                    void* pairs, std::int64_t ld_pairs);
+  /// Two terms a slot: fp32 to a row of an operand, subnormals to 0; `count` is a multiple of
+  /// kLane. Null with one term a slot, where a row of fp32 is an operand.
+  void (*narrow)(const float* from, std::int64_t count, void* to);
+  /// pair_rows of rows of fp32, each narrowed.
+  void (*narrow_pairs)(const float* rows, std::int64_t ld, std::int64_t n, std::int64_t count,
+                       void* pairs, std::int64_t ld_pairs);
   /// C = A[rows, depth] . Bt[columns, depth]^T. `b` is the packed Bt; `ldb` is not used.
   void (*multiply_packed)(const TileProduct& product);
   /// C += A[rows, depth] . B[depth, columns]
@@ -106,12 +126,15 @@ struct TileMath {
 
   /// The largest element; NaN is passed over, and -inf is the answer for nothing but NaN.
   float (*row_max)(const float* row, std::int64_t count);
-  /// row = exp(row - offset) and the sum of it. exp(-inf) is 0, exp(0) is 1, NaN stays NaN.
-  float (*exp_sum)(float* row, std::int64_t count, float offset);
+  /// row = exp(factor * row - offset), factor > 0, and the sum of it. exp(-inf) is 0, exp(0) is 1,
+  /// NaN stays NaN.
+  float (*exp_sum)(float* row, std::int64_t count, float factor, float offset);
   /// row = row * factor
   void (*scale)(float* row, std::int64_t count, float factor);
   /// row = softcap * tanh(row / softcap), softcap > 0
   void (*cap)(float* row, std::int64_t count, float softcap);
+  /// ds = p * (ds - delta)
+  void (*score_gradients)(const float* p, float delta, float* ds, std::int64_t count);
   /// sum of a * b, any count
   float (*dot)(const float* a, const float* b, std::int64_t count);
 
@@ -121,7 +144,24 @@ struct TileMath {
   void (*load_bf16)(const std::byte* from, std::int64_t count, float* to);
   void (*store_fp16)(const float* from, std::int64_t count, std::byte* to);
   void (*store_bf16)(const float* from, std::int64_t count, std::byte* to);
+
+  /// Slots of an operand's row of so many terms.
+  [[nodiscard]] constexpr std::int64_t slots(std::int64_t terms) const {
+    return ceil_div(terms, slot_terms);
+  }
+  /// Term `index` of an operand's row.
+  [[nodiscard]] const void* term_at(const void* row, std::int64_t index) const {
+    return static_cast<const std::byte*>(row) + index * 4 / slot_terms;
+  }
 };
+
+/// The slot at `offset` slots from the beginning of an operand.
+inline const void* slot_at(const void* operand, std::int64_t offset) {
+  return static_cast<const std::byte*>(operand) + offset * 4;
+}
+inline void* slot_at(void* operand, std::int64_t offset) {
+  return static_cast<std::byte*>(operand) + offset * 4;
+}
 
 /// The fastest table for operands of `dtype` that needs no more than instruction set `isa`, a name
 /// as in DeviceInfo::isa or KernelConfig::isa; empty: than the processor has. A plan has the name

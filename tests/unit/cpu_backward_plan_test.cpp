@@ -1,6 +1,7 @@
 // What cpu_blocked_bwd tells the planner, and the lists that its workers pull from.
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -55,8 +56,24 @@ TEST(CpuBackwardPlan, WorkspaceGrowsWithTheSequenceNotItsSquare) {
            config.workspace[static_cast<std::size_t>(cpu::BackwardPart::kScratch)].bytes;
   };
   EXPECT_LE(bytes(1 << 17), 2 * bytes(1 << 16));
-  // A float a row and head, and two lists of tiles of 64 rows.
-  EXPECT_LE(bytes(1 << 20), (1 << 20) * 10);
+  // A float a row and head, and for each of two workers the sums of dq of a head of 64.
+  EXPECT_LE(bytes(1 << 20), (1 << 20) * (2 * 4 + 2 * 64 * 4 + 1));
+}
+
+TEST(CpuBackwardPlan, SumsOfDqAreThoseOfTheHeadsUnderWay) {
+  const auto bytes = [](AttentionProblem p, std::int32_t num_threads) {
+    return configure(p, num_threads)
+        .workspace[static_cast<std::size_t>(cpu::BackwardPart::kDqSums)]
+        .bytes;
+  };
+  const AttentionProblem p = dense_problem(4096);
+  EXPECT_GE(bytes(p, 1), 4096 * 64 * 4);
+  EXPECT_LE(bytes(p, 1), 4096 * 64 * 4 + 4096);
+  EXPECT_GE(bytes(p, 2), 2 * 4096 * 64 * 4);
+  EXPECT_EQ(bytes(p, 16), bytes(p, 2)) << "there are two heads";
+  AttentionProblem without = p;
+  without.dq = {};
+  EXPECT_EQ(bytes(without, 2), 0);
 }
 
 TEST(CpuBackwardPlan, SaysWhichOperandsAreGathered) {
@@ -84,18 +101,19 @@ TEST(CpuBackwardPlan, PredictsMoreForMoreWorkAndLessForMoreThreads) {
   const double plain = time_us(p);
   EXPECT_NEAR(time_us(dense_problem(2048)) / plain, 4.0, 0.1);
   p.bias = p.dbias = TensorSpec::contiguous(DType::kFloat32, {1, 1, 1024, 1024});
-  EXPECT_NEAR(time_us(p) / plain, 9.0 / 7.0, 0.01);  // two products more than seven
+  EXPECT_NEAR(time_us(p) / plain, 7.0 / 5.0, 0.01);  // two products more than five
   device.num_threads = 1;
   device.fp32_gflops = 100;
   device.read_gbs = 12.5;
   EXPECT_NEAR(time_us(dense_problem(1024)) / plain, 4.0, 0.1);
 }
 
-/// The lists behind the queues, for lengths in host memory.
-TEST(CpuBackwardWorkTiles, LongestFirstAndEveryRowInOne) {
+/// The items behind the queues, for lengths in host memory.
+TEST(CpuBackwardWorkTiles, HeaviestSequenceFirstAndEveryRowInOne) {
   Case c;
   c.pass = Pass::kBackward;
-  c.nheads_k = c.group = 2;
+  c.nheads_k = 3;
+  c.group = 2;
   c.lens = {{150, 10}, {20, 170}, {0, 30}, {64, 64}};
   c.q_form = QForm::kUsed;
   c.k_form = KForm::kCache;
@@ -107,30 +125,42 @@ TEST(CpuBackwardWorkTiles, LongestFirstAndEveryRowInOne) {
   GuardedBuffer workspace(static_cast<std::size_t>(config.workspace_bytes()));
   const planner::LaunchContext context{built.bench.problem, geometry,         config,
                                        built.bench.tensors, workspace.data(), nullptr};
-  const cpu::BackwardArgs args(context);
-  const auto row_part = static_cast<std::size_t>(cpu::BackwardPart::kRowTiles);
-  const auto key_part = static_cast<std::size_t>(cpu::BackwardPart::kKeyTiles);
-  const auto rows = cpu::list_row_tiles(args, context.workspace_part<cpu::WorkTile>(row_part));
-  const auto keys = cpu::list_key_tiles(args, context.workspace_part<cpu::WorkTile>(key_part));
-  EXPECT_LE(static_cast<std::int64_t>(rows.size_bytes()), config.workspace[row_part].bytes);
-  EXPECT_LE(static_cast<std::int64_t>(keys.size_bytes()), config.workspace[key_part].bytes);
+  const cpu::BackwardArgs args(context, {});
+  const auto part = static_cast<std::size_t>(cpu::BackwardPart::kIndex);
+  const cpu::BackwardIndex index = cpu::build_backward_index(
+      args, /*heads_together=*/2, context.workspace_part<cpu::BackwardSequence>(part));
+  EXPECT_LE(static_cast<std::int64_t>(index.sequences.size_bytes()), config.workspace[part].bytes);
+  for (std::size_t i = 1; i < index.sequences.size(); ++i) {
+    EXPECT_GE(index.sequences[i - 1].cost, index.sequences[i].cost);
+  }
 
   std::int64_t num_rows = 0;
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    EXPECT_TRUE(i == 0 || rows[i - 1].pairs >= rows[i].pairs);
-    num_rows += cpu::packed_rows(args, cpu::sequence_of(args, rows[i].b), rows[i].block).size();
+  for (std::int64_t i = 0; i < index.num_row_items; ++i) {
+    const cpu::BackwardItem item = index.row_item(i);
+    num_rows += cpu::packed_rows(args, cpu::sequence_of(args, item.sequence->b), item.block).size();
   }
-  EXPECT_EQ(num_rows, c.batch() * geometry.seqlen_q * c.group);
+  EXPECT_EQ(num_rows, c.batch() * geometry.seqlen_q * c.group * c.nheads_k);
   std::int64_t num_positions = 0;
   std::int64_t num_keys = 0;
-  for (std::size_t i = 0; i < keys.size(); ++i) {
-    EXPECT_TRUE(i == 0 || keys[i - 1].pairs >= keys[i].pairs);
-    const cpu::Sequence sequence = cpu::sequence_of(args, keys[i].b);
-    num_positions += cpu::key_positions(args, sequence, keys[i].block).size();
-    num_keys += cpu::used_keys(args, sequence, keys[i].block).size();
+  std::map<std::int64_t, std::int64_t> next_block;
+  for (std::int64_t i = 0; i < index.num_key_items; ++i) {
+    const cpu::BackwardItem item = index.key_item(i);
+    const cpu::Sequence sequence = cpu::sequence_of(args, item.sequence->b);
+    num_positions += cpu::key_positions(args, sequence, item.block).size();
+    num_keys += cpu::used_keys(args, sequence, item.block).size();
+    const auto [next, first] =
+        next_block.try_emplace(index.unit(item), item.sequence->first_key_block);
+    EXPECT_EQ(item.block, next->second++) << "blocks of a head in ascending order";
+    if (first && index.unit(item) >= 2) {
+      EXPECT_EQ(
+          next_block.at(index.unit(item) - 2),
+          index.sequences[static_cast<std::size_t>((index.unit(item) - 2) / 3)].key_blocks +
+              index.sequences[static_cast<std::size_t>((index.unit(item) - 2) / 3)].first_key_block)
+          << "a head begins when the one before last has no block left to hand out";
+    }
   }
-  EXPECT_EQ(num_positions, c.batch() * geometry.seqlen_k);
-  EXPECT_EQ(num_keys, 10 + 170 + 30 + 64);
+  EXPECT_EQ(num_positions, c.batch() * geometry.seqlen_k * c.nheads_k);
+  EXPECT_EQ(num_keys, (10 + 170 + 30 + 64) * c.nheads_k);
 }
 
 }  // namespace

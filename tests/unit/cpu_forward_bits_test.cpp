@@ -140,15 +140,19 @@ TEST(CpuForwardThreads, OnePlanRunsOnManyThreadsAtOnce) {
 
 // Batch invariance -----------------------------------------------------------
 
-/// Attends to the items of a launch in an order of the caller's, on one thread.
+/// Attends to the items of a launch in an order of the caller's, on one thread, in tiles of so many
+/// rows.
 std::vector<float> attend_in_order(
-    BuiltCase& built, const std::function<std::int64_t(std::int64_t, std::int64_t)>& order) {
+    BuiltCase& built, const std::function<std::int64_t(std::int64_t, std::int64_t)>& order,
+    std::int64_t tile_rows = kForwardRows[1], std::int64_t num_splits = 5) {
   const AttentionProblem& problem = built.bench.problem;
   const AttentionGeometry geometry = make_geometry(problem);
   planner::KernelConfig config =
       kBlockedForward.configure(problem, geometry, *device_info(Device::cpu(1)));
-  config.num_splits = 5;
-  size_workspace(config, geometry);
+  const TileMath& math = tile_math(problem.q.dtype, config.isa);
+  config.tile.m = tile_rows;
+  config.num_splits = num_splits;
+  size_workspace(config, math, geometry);
   std::vector<float> out(static_cast<std::size_t>(problem.out.numel()));
   AttentionTensors tensors = built.bench.tensors;
   tensors.out = out.data();
@@ -162,7 +166,7 @@ std::vector<float> attend_in_order(
   const Floats slots = aligned_floats(kSlabFloats);
   Slab tile_slab(reinterpret_cast<std::byte*>(tiles.get()), 4 * kSlabFloats);
   Slab slot_slab(reinterpret_cast<std::byte*>(slots.get()), 4 * kSlabFloats);
-  const ForwardScratch scratch(tile_slab, config.tile, geometry);
+  const ForwardScratch scratch(tile_slab, math, config.tile, geometry);
   const ForwardPartials partials(slot_slab, index.num_slots, config.tile, geometry);
   const ForwardArgs args(context, partials);
   const std::int64_t num_items = index.queue->num_items();
@@ -170,6 +174,20 @@ std::vector<float> attend_in_order(
     attend(args, scratch, index.item(order(i, num_items), geometry.nheads_k));
   }
   return out;
+}
+
+TEST(CpuForward, RowsHaveTheSameBitsInTilesOfAnySize) {
+  const auto forwards = [](std::int64_t i, std::int64_t /*count*/) { return i; };
+  for (const char* line : {"forward lens=200/333 group=3 d=40 causal=1 lse=0 fp32_out=1",
+                           "forward lens=300/300 d=64 left=70 right=9 lse=0 fp32_out=1"}) {
+    for (const char* dtype : {" dtype=fp32", " dtype=bf16"}) {
+      BuiltCase built(case_of(std::string(line) + dtype));
+      const std::vector<float> expected = attend_in_order(built, forwards, kForwardRows[0], 1);
+      EXPECT_EQ(attend_in_order(built, forwards, kForwardRows[1], 1), expected) << line << dtype;
+      EXPECT_EQ(attend_in_order(built, forwards, kForwardRows[2], 1), expected) << line << dtype;
+      EXPECT_EQ(attend_in_order(built, forwards, 16, 1), expected) << line << dtype;
+    }
+  }
 }
 
 TEST(CpuForward, ItemsInAnyOrderGiveTheSameBits) {

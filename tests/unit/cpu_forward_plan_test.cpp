@@ -49,8 +49,8 @@ TEST(CpuForwardPlan, BatchInvariantSplitsAreFixed) {
         const planner::KernelConfig config = configure(problem, threads);
         EXPECT_EQ(config.num_splits, 1);
         EXPECT_EQ(config.split_keys, kInvariantSplitKeys);
-        EXPECT_EQ(config.tile.m, kForwardTile.m);
-        EXPECT_EQ(config.tile.n, kForwardTile.n);
+        EXPECT_GE(config.tile.m, kInvariantSplitRows);
+        EXPECT_EQ(config.tile.n, forward_keys(1));
       }
     }
   }
@@ -143,7 +143,7 @@ struct PackedLengths {
 
 planner::KernelConfig index_config(std::int64_t num_splits, std::int64_t split_keys) {
   planner::KernelConfig config;
-  config.tile = kForwardTile;
+  config.tile = {.m = 64, .n = forward_keys(1)};
   config.num_splits = num_splits;
   config.split_keys = split_keys;
   return config;

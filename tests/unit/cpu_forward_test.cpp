@@ -47,7 +47,7 @@ std::vector<float> launch_split(BuiltCase& built, std::int64_t num_splits, std::
   planner::KernelConfig config = kBlockedForward.configure(problem, geometry, device);
   config.num_splits = num_splits;
   config.split_keys = split_keys;
-  size_workspace(config, geometry);
+  size_workspace(config, tile_math(problem.q.dtype, config.isa), geometry);
   const auto bytes = static_cast<std::size_t>(config.workspace_bytes());
   const std::unique_ptr<std::byte, decltype(&std::free)> workspace(
       static_cast<std::byte*>(std::aligned_alloc(kWorkspaceAlignment, bytes)), &std::free);

@@ -46,7 +46,7 @@ KeyGradient key_gradient(const LaunchContext& launch, const TensorSpec& spec, vo
 
 }  // namespace
 
-BackwardArgs::BackwardArgs(const LaunchContext& launch)
+BackwardArgs::BackwardArgs(const LaunchContext& launch, const DqSums& sums_of_dq)
     : problem(launch.problem),
       geometry(launch.geometry),
       tensors(launch.tensors),
@@ -69,7 +69,8 @@ BackwardArgs::BackwardArgs(const LaunchContext& launch)
       delta_strides{.batch = geometry.packed_q ? 0 : geometry.seqlen_q * geometry.nheads_q,
                     .row = geometry.nheads_q,
                     .head = 1,
-                    .dim = 0} {}
+                    .dim = 0},
+      dq_sums(sums_of_dq) {}
 
 Sequence sequence_of(const BackwardArgs& args, std::int64_t b) {
   const algorithm::SeqlenInfo lengths = algorithm::seqlen_info(args.lengths, b);

@@ -6,6 +6,7 @@
 #include "algorithm/kv_locator.hpp"
 #include "algorithm/mask.hpp"
 #include "algorithm/seqlen_info.hpp"
+#include "cpu/bwd/dq_sums.hpp"
 #include "cpu/score_tile.hpp"
 #include "cpu/tile_load.hpp"
 #include "cpu/tile_math.hpp"
@@ -42,7 +43,7 @@ struct RowValues {
 };
 
 struct BackwardArgs {
-  explicit BackwardArgs(const planner::LaunchContext& launch);
+  BackwardArgs(const planner::LaunchContext& launch, const DqSums& sums_of_dq);
 
   const AttentionProblem& problem;
   const AttentionGeometry& geometry;
@@ -61,6 +62,7 @@ struct BackwardArgs {
 
   float* delta = nullptr;    ///< delta - dlse of every row and head
   RowStrides delta_strides;  ///< [total_q, nheads_q]
+  DqSums dq_sums;
 };
 
 /// One sequence of the batch.

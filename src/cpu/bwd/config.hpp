@@ -4,62 +4,83 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cpu/bwd/dq_sums.hpp"
 #include "cpu/slab.hpp"
 #include "cpu/tile_math.hpp"
 #include "plan/kernel_entry.hpp"
 
 namespace foveal::cpu {
 
-/// Packed rows (the query heads of a KV head share a tile) and keys of a tile.
-inline constexpr planner::TileShape kBackwardTile{.m = 64, .n = 64};
+/// Packed rows (the query heads of a KV head share a tile) and keys of a tile, the most first.
+inline constexpr planner::TileShape kBackwardTiles[] = {
+    {.m = 64, .n = 128}, {.m = 64, .n = 64}, {.m = 32, .n = 64}};
 
-static_assert(kBackwardTile.m % kLane == 0 && kBackwardTile.n % kLane == 0);
-static_assert(kBackwardTile.n % 4 == 0, "dropout draws four columns a call");
+static_assert(kBackwardTiles[0].n % kLane == 0 && kBackwardTiles[1].n % kLane == 0);
+static_assert(kBackwardTiles[2].n % 4 == 0, "dropout draws four columns a call");
 
 /// Rows of q over all heads that a plan takes: sizes in bytes then stay far below 2^63.
 inline constexpr std::int64_t kMaxBackwardRows = std::int64_t{1} << 40;
 
 /// Parts of the workspace, in KernelConfig::workspace's order.
 enum class BackwardPart : std::size_t {
-  kDelta = 0,     ///< float [total_q, nheads_q]: delta - dlse
-  kRowTiles = 1,  ///< WorkTile: the tiles of dq
-  kKeyTiles = 2,  ///< WorkTile: the tiles of dk and dv
-  kQueues = 3,    ///< WorkQueue [kNumQueues]
-  kScratch = 4,   ///< one BackwardScratch a worker
+  kDelta = 0,    ///< float [total_q, nheads_q]: delta - dlse
+  kIndex = 1,    ///< BackwardSequence [batch]
+  kQueues = 2,   ///< WorkQueue [kNumQueues]
+  kDqSums = 3,   ///< DqSums
+  kScratch = 4,  ///< one BackwardScratch a worker
 };
 
-/// One queue a pass: delta; dk and dv; dq; dbias; dsinks.
-inline constexpr std::int64_t kNumQueues = 5;
+/// One queue a pass: delta; dq, dk and dv; dbias; dsinks.
+inline constexpr std::int64_t kNumQueues = 4;
 
-/// One worker's tiles, fp32 and row-major unless said otherwise.
+/// One worker's tiles. Operands of products are void: the table knows what they are made of. With
+/// one term a slot the pairs of a tile are the tile itself.
 struct BackwardScratch {
-  BackwardScratch(Slab& slab, const planner::TileShape& tile, const AttentionGeometry& geometry);
+  BackwardScratch(Slab& slab, const TileMath& math, const planner::TileShape& tile,
+                  const AttentionGeometry& geometry);
 
-  std::int64_t ld_d = 0;   ///< Leading dimension of tiles with headdim columns,
-  std::int64_t ld_dv = 0;  ///< with headdim_v columns,
-  std::int64_t ld_n = 0;   ///< and with tile.n columns.
+  // Leading dimensions in slots.
+  std::int64_t ld_d = 0;    ///< Of tiles with headdim columns,
+  std::int64_t ld_dv = 0;   ///< with headdim_v columns,
+  std::int64_t ld_n = 0;    ///< with tile.n columns;
+  std::int64_t ld_q = 0;    ///< of operands with headdim terms,
+  std::int64_t ld_out = 0;  ///< with headdim_v terms,
+  std::int64_t ld_w = 0;    ///< and with tile.n terms.
 
-  float* q = nullptr;         ///< (tile.m, headdim)
-  float* dout = nullptr;      ///< (tile.m, headdim_v)
-  float* lse = nullptr;       ///< (tile.m)
-  float* delta = nullptr;     ///< (tile.m): delta - dlse
-  float* k = nullptr;         ///< (tile.n, headdim)
-  float* v = nullptr;         ///< (tile.n, headdim_v)
-  float* k_packed = nullptr;  ///< k as a right operand, TileMath's layout
-  float* v_packed = nullptr;
+  void* q = nullptr;           ///< (tile.m, headdim)
+  void* q_pairs = nullptr;     ///< rows are terms
+  void* dout = nullptr;        ///< (tile.m, headdim_v)
+  void* dout_pairs = nullptr;  ///< rows are terms
+  float* lse = nullptr;        ///< (tile.m)
+  float* delta = nullptr;      ///< (tile.m): delta - dlse
+  void* k_pairs = nullptr;     ///< (tile.n, headdim): keys are terms
+  void* k_packed = nullptr;    ///< k and v as right operands of multiply_packed
+  void* v_packed = nullptr;
 
-  float* p = nullptr;        ///< (tile.m, tile.n): scores, then weights
-  float* ds = nullptr;       ///< (tile.m, tile.n): dp, then ds
-  float* slope = nullptr;    ///< (tile.m, tile.n): softcap's derivative
-  float* factors = nullptr;  ///< (tile.n): dropout's factors of one row
-  float* row = nullptr;      ///< (headdim_v): one row of out
+  float* p = nullptr;          ///< (tile.m, tile.n): scores, then weights
+  float* ds = nullptr;         ///< (tile.m, tile.n): dp, then ds
+  void* p_pairs = nullptr;     ///< rows are terms
+  void* ds_pairs = nullptr;    ///< rows are terms
+  void* ds_operand = nullptr;  ///< keys are terms
+  float* slope = nullptr;      ///< (tile.m, tile.n): softcap's derivative
+  float* factors = nullptr;    ///< (tile.n): dropout's factors of one row
+  float* row = nullptr;        ///< (headdim_v): one row of out
+  float* row_of_dout = nullptr;
 
-  // Sums. A worker is in one pass at a time, so those of different passes share storage.
+  // While keys are loaded, before they are sums, dk and dv hold the rows as they come.
   float* dk = nullptr;      ///< (tile.n, headdim)
   float* dv = nullptr;      ///< (tile.n, headdim_v)
-  float* dq = nullptr;      ///< (tile.m, headdim), where dk is
   double* dbias = nullptr;  ///< (tile.m, tile.n): in double, for bias may repeat very often
 };
+
+/// From the head sizes, the table and the cache alone, so that the order of all sums is.
+[[nodiscard]] planner::TileShape backward_tile(const AttentionGeometry& geometry,
+                                               const TileMath& math, std::int64_t l2_bytes);
+
+/// Accumulators of dq for the tile and workers that `config` has.
+[[nodiscard]] DqSums::Extent dq_extent(const AttentionProblem& problem,
+                                       const AttentionGeometry& geometry,
+                                       const planner::KernelConfig& config);
 
 [[nodiscard]] planner::KernelConfig configure_backward(const AttentionProblem& problem,
                                                        const AttentionGeometry& geometry,

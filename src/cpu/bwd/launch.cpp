@@ -1,6 +1,5 @@
 // The table entry of cpu_blocked_bwd.
 #include <new>
-#include <span>
 
 #include "core/format.hpp"
 #include "cpu/bwd/config.hpp"
@@ -31,51 +30,60 @@ Status supports(const AttentionProblem& /*problem*/, const AttentionGeometry& ge
                                     " rows over all heads"));
 }
 
-/// Tiles of all KV heads, as items: the tile is item / heads, the head item % heads.
-struct TileItems {
-  std::span<const WorkTile> tiles;
-  std::int64_t heads = 0;
-  WorkQueue* queue = nullptr;
-
-  template <class Pass>
-  void drain(const Pass& pass) const {
-    queue->drain([&](std::int64_t item) {
-      pass(tiles[static_cast<std::size_t>(item / heads)], item % heads);
-    });
-  }
-};
-
 /// The work of a launch, in the workspace.
 struct BackwardWork {
-  TileItems delta, dk_dv, dq;
+  BackwardIndex index;
+  WorkQueue* delta = nullptr;
+  WorkQueue* keys = nullptr;
   WorkQueue* dbias = nullptr;
   WorkQueue* dsinks = nullptr;
 };
 
+/// Tiles of rows that every KV head of a sequence has to finish.
+std::int64_t summed_row_tiles(const BackwardArgs& args, const BackwardSequence& entry) {
+  const Sequence sequence = sequence_of(args, entry.b);
+  std::int64_t count = 0;
+  for (std::int64_t tile = 0; tile < entry.row_tiles && args.dq_sums.holds(tile); ++tile) {
+    count += !key_blocks_of(args, sequence, tile).empty();
+  }
+  return count;
+}
+
+void expect_dq_sums(const BackwardArgs& args, const BackwardIndex& index) {
+  args.dq_sums.reset();
+  std::int64_t unit = 0;
+  for (const BackwardSequence& entry : index.sequences) {
+    const std::int64_t tiles = summed_row_tiles(args, entry);
+    for (std::int64_t head = 0; head < index.heads; ++head) args.dq_sums.expect(unit++, tiles);
+  }
+}
+
 BackwardWork list_work(const LaunchContext& context, const BackwardArgs& args) {
   const AttentionProblem& problem = args.problem;
-  const auto row_tiles =
-      list_row_tiles(args, context.workspace_part<WorkTile>(part(BackwardPart::kRowTiles)));
-  const auto key_tiles =
-      list_key_tiles(args, context.workspace_part<WorkTile>(part(BackwardPart::kKeyTiles)));
   auto* next_queue = context.workspace_part<WorkQueue>(part(BackwardPart::kQueues));
   const auto queue = [&](std::int64_t num_items) {
     return ::new (next_queue++) WorkQueue(num_items);
   };
-  const std::int64_t heads = args.geometry.nheads_k;
-  const auto items = [&](std::span<const WorkTile> tiles, bool wanted) {
-    const std::int64_t count = wanted ? static_cast<std::int64_t>(tiles.size()) * heads : 0;
-    return TileItems{tiles, heads, queue(count)};
-  };
-  return {.delta = items(row_tiles, true),
-          .dk_dv = items(key_tiles, args.dk.wanted || args.dv.wanted),
-          .dq = items(row_tiles, args.dq.wanted),
+  const BackwardIndex index =
+      build_backward_index(args, context.config.num_threads,
+                           context.workspace_part<BackwardSequence>(part(BackwardPart::kIndex)));
+  if (args.dq.wanted) expect_dq_sums(args, index);
+  const bool wants_sums = args.dq.wanted || args.dk.wanted || args.dv.wanted;
+  return {.index = index,
+          .delta = queue(index.num_row_items),
+          .keys = queue(wants_sums ? index.num_key_items : 0),
           .dbias = queue(num_dbias_tiles(args)),
           .dsinks = queue(problem.dsinks.present() ? args.geometry.nheads_q : 0)};
 }
 
+DqSums place_dq_sums(const LaunchContext& context) {
+  const auto dq_part = part(BackwardPart::kDqSums);
+  Slab slab(context.workspace_part<std::byte>(dq_part), context.config.workspace[dq_part].bytes);
+  return {slab, dq_extent(context.problem, context.geometry, context.config)};
+}
+
 Status launch(const LaunchContext& context) {
-  const BackwardArgs args(context);
+  const BackwardArgs args(context, place_dq_sums(context));
   const BackwardWork work = list_work(context, args);
   const std::int64_t num_workers = context.config.num_threads;
   auto* slabs = context.workspace_part<std::byte>(part(BackwardPart::kScratch));
@@ -83,22 +91,19 @@ Status launch(const LaunchContext& context) {
       context.config.workspace[part(BackwardPart::kScratch)].bytes / num_workers;
   const auto scratch_of = [&](std::int64_t worker) {
     Slab slab(slabs + worker * slab_bytes, slab_bytes);
-    return BackwardScratch(slab, args.tile, args.geometry);
+    return BackwardScratch(slab, args.math, args.tile, args.geometry);
   };
 
   auto first_pass = [&](std::int64_t worker) {
     const BackwardScratch scratch = scratch_of(worker);
-    work.delta.drain([&](const WorkTile& tile, std::int64_t head_k) {
-      compute_delta(args, scratch, tile, head_k);
-    });
+    work.delta->drain(
+        [&](std::int64_t item) { compute_delta(args, scratch, work.index.row_item(item)); });
   };
   auto other_passes = [&](std::int64_t worker) {
     const BackwardScratch scratch = scratch_of(worker);
-    work.dk_dv.drain([&](const WorkTile& tile, std::int64_t head_k) {
-      compute_dk_dv(args, scratch, tile, head_k);
-    });
-    work.dq.drain([&](const WorkTile& tile, std::int64_t head_k) {
-      compute_dq(args, scratch, tile, head_k);
+    work.keys->drain([&](std::int64_t index) {
+      const BackwardItem item = work.index.key_item(index);
+      compute_key_block(args, scratch, item, work.index.unit(item));
     });
     work.dbias->drain([&](std::int64_t item) { compute_dbias(args, scratch, item); });
     work.dsinks->drain([&](std::int64_t head) { compute_dsink(args, head); });

@@ -1,6 +1,6 @@
 // The passes of the backward, as what they do with one work item. delta comes first; the others
-// read it and are independent of one another. Each gradient is summed by one worker in an order
-// that depends on the problem alone, so its bits don't depend on the number of threads.
+// read it. Each gradient is summed in an order that depends on the problem alone, so its bits don't
+// depend on the number of threads.
 #pragma once
 
 #include <cstdint>
@@ -11,18 +11,16 @@
 
 namespace foveal::cpu {
 
-/// delta = rowsum(dout * out) - dlse of the rows of a row tile and KV head.
-void compute_delta(const BackwardArgs& args, const BackwardScratch& scratch, const WorkTile& work,
-                   std::int64_t head_k);
+/// delta = rowsum(dout * out) - dlse of the rows of a tile and KV head; and dq = 0 for those of its
+/// rows that no block of keys will add to.
+void compute_delta(const BackwardArgs& args, const BackwardScratch& scratch,
+                   const BackwardItem& item);
 
-/// dk = sum over rows of ds^T q, dv = sum over rows of dropout(p)^T dout: one tile of keys and KV
-/// head, over the rows that see it and all query heads of the group.
-void compute_dk_dv(const BackwardArgs& args, const BackwardScratch& scratch, const WorkTile& work,
-                   std::int64_t head_k);
-
-/// dq = sum over keys of ds k: one tile of packed rows, over the keys that they see.
-void compute_dq(const BackwardArgs& args, const BackwardScratch& scratch, const WorkTile& work,
-                std::int64_t head_k);
+/// One block of keys and KV head, over the rows that see it and all query heads of the group:
+/// dk = sum over rows of ds^T q, dv = sum over rows of dropout(p)^T dout, and its part of
+/// dq = sum over keys of ds k; with the last part dq of a tile of rows is stored.
+void compute_key_block(const BackwardArgs& args, const BackwardScratch& scratch,
+                       const BackwardItem& item, std::int64_t unit);
 
 /// Tiles of dbias, in its own shape.
 [[nodiscard]] std::int64_t num_dbias_tiles(const BackwardArgs& args);

@@ -22,8 +22,12 @@ void load_keys(const BackwardArgs& args, const BackwardScratch& scratch, const S
 enum class GradientOf { kProduct, kBias };
 
 /// From what load_rows() and load_keys() left, in scratch.p the weights that v was multiplied with
-/// (dropout is in them), and in scratch.ds the gradients. Both are 0 where the mask hides the key.
+/// (dropout is in them), and in scratch.ds the gradients, for kProduct over softmax_scale. Both are
+/// 0 where the mask hides the key.
 void compute_gradients(const BackwardArgs& args, const BackwardScratch& scratch,
                        const ScoreTile& tile, bool needs_mask, GradientOf gradient_of);
+
+/// p and ds as operands of the products that follow: p_pairs, ds_pairs and ds_operand.
+void make_operands(const BackwardArgs& args, const BackwardScratch& scratch, const ScoreTile& tile);
 
 }  // namespace foveal::cpu

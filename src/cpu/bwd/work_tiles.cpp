@@ -1,6 +1,7 @@
 #include "cpu/bwd/work_tiles.hpp"
 
 #include <algorithm>
+#include <new>
 
 #include "algorithm/block_range.hpp"
 #include "core/integer.hpp"
@@ -11,65 +12,96 @@ namespace {
 using algorithm::make_range;
 using algorithm::Range;
 
-/// Longest first; ties in the order of the batch, so that the list is a function of the lengths.
-std::span<const WorkTile> sorted(std::span<WorkTile> tiles) {
-  std::ranges::sort(tiles, [](const WorkTile& a, const WorkTile& b) {
-    if (a.pairs != b.pairs) return a.pairs > b.pairs;
-    if (a.b != b.b) return a.b < b.b;
-    return a.block < b.block;
-  });
-  return tiles;
+BackwardSequence sequence_entry(const BackwardArgs& args, std::int64_t b) {
+  const Sequence sequence = sequence_of(args, b);
+  const std::int64_t first_key = -sequence.lengths.leftpad_k;
+  BackwardSequence entry;
+  entry.b = b;
+  entry.cost = algorithm::visible_pairs(sequence.mask);
+  entry.row_tiles = ceil_div(sequence.lengths.capacity_q * args.group, args.tile.m);
+  entry.first_key_block = floor_div(first_key, args.tile.n);
+  entry.key_blocks =
+      ceil_div(first_key + sequence.lengths.capacity_k, args.tile.n) - entry.first_key_block;
+  return entry;
 }
 
 }  // namespace
 
-std::span<const WorkTile> list_row_tiles(const BackwardArgs& args, WorkTile* storage) {
-  std::size_t count = 0;
+BackwardIndex build_backward_index(const BackwardArgs& args, std::int64_t heads_together,
+                                   BackwardSequence* storage) {
   for (std::int64_t b = 0; b < args.geometry.batch; ++b) {
-    const Sequence sequence = sequence_of(args, b);
-    const std::int64_t rows = sequence.lengths.capacity_q * args.group;
-    for (std::int64_t block = 0; block * args.tile.m < rows; ++block) {
-      const auto index = static_cast<std::int32_t>(block);
-      const Range used = used_packed_rows(args, sequence, index);
-      const Range keys = sequence.mask.keys_of_rows(algorithm::query_rows(used, args.group));
-      storage[count++] = {.pairs = keys.size(), .b = static_cast<std::int32_t>(b), .block = index};
-    }
+    ::new (storage + b) BackwardSequence(sequence_entry(args, b));
   }
-  return sorted({storage, count});
+  BackwardIndex index;
+  index.heads = args.geometry.nheads_k;
+  index.heads_together =
+      clamp_to<std::int64_t>(heads_together, 1, max_of<std::int64_t>(index.heads, 1));
+  index.sequences = {storage, static_cast<std::size_t>(args.geometry.batch)};
+  std::ranges::sort(index.sequences, [](const BackwardSequence& x, const BackwardSequence& y) {
+    return x.cost != y.cost ? x.cost > y.cost : x.b < y.b;
+  });
+  for (BackwardSequence& entry : index.sequences) {
+    entry.first_row_item = index.num_row_items;
+    entry.first_key_item = index.num_key_items;
+    index.num_row_items += entry.row_tiles * index.heads;
+    index.num_key_items += entry.key_blocks * index.heads;
+  }
+  return index;
 }
 
-std::span<const WorkTile> list_key_tiles(const BackwardArgs& args, WorkTile* storage) {
-  std::size_t count = 0;
-  for (std::int64_t b = 0; b < args.geometry.batch; ++b) {
-    const Sequence sequence = sequence_of(args, b);
-    const std::int64_t begin = -sequence.lengths.leftpad_k;
-    const std::int64_t end = begin + sequence.lengths.capacity_k;
-    for (std::int64_t block = floor_div(begin, args.tile.n); block * args.tile.n < end; ++block) {
-      const auto index = static_cast<std::int32_t>(block);
-      const Range rows = sequence.mask.rows_of_keys(used_keys(args, sequence, index));
-      storage[count++] = {.pairs = rows.size(), .b = static_cast<std::int32_t>(b), .block = index};
-    }
-  }
-  return sorted({storage, count});
+BackwardItem BackwardIndex::row_item(std::int64_t index) const {
+  const auto after =
+      std::ranges::upper_bound(sequences, index, {}, &BackwardSequence::first_row_item);
+  BackwardItem item;
+  item.rank = after - sequences.begin() - 1;
+  item.sequence = &sequences[static_cast<std::size_t>(item.rank)];
+  const std::int64_t local = index - item.sequence->first_row_item;
+  item.block = local / heads;
+  item.head_k = local % heads;
+  return item;
 }
 
-Range packed_rows(const BackwardArgs& args, const Sequence& sequence, std::int32_t block) {
+BackwardItem BackwardIndex::key_item(std::int64_t index) const {
+  const auto after =
+      std::ranges::upper_bound(sequences, index, {}, &BackwardSequence::first_key_item);
+  BackwardItem item;
+  item.rank = after - sequences.begin() - 1;
+  item.sequence = &sequences[static_cast<std::size_t>(item.rank)];
+  const std::int64_t local = index - item.sequence->first_key_item;
+  const std::int64_t group_items = item.sequence->key_blocks * heads_together;
+  const std::int64_t first_head = local / group_items * heads_together;
+  const std::int64_t group = min_of(heads_together, heads - first_head);
+  const std::int64_t rest = local % group_items;
+  item.block = item.sequence->first_key_block + rest / group;
+  item.head_k = first_head + rest % group;
+  return item;
+}
+
+Range packed_rows(const BackwardArgs& args, const Sequence& sequence, std::int64_t block) {
   const std::int64_t begin = block * args.tile.m;
   return make_range(begin, min_of(begin + args.tile.m, sequence.lengths.capacity_q * args.group));
 }
 
-Range used_packed_rows(const BackwardArgs& args, const Sequence& sequence, std::int32_t block) {
+Range used_packed_rows(const BackwardArgs& args, const Sequence& sequence, std::int64_t block) {
   return algorithm::intersect(packed_rows(args, sequence, block),
                               {0, sequence.mask.seqlen_q * args.group});
 }
 
-Range key_positions(const BackwardArgs& args, const Sequence& sequence, std::int32_t block) {
+Range key_blocks_of(const BackwardArgs& args, const Sequence& sequence, std::int64_t row_tile) {
+  const Range rows = used_packed_rows(args, sequence, row_tile);
+  if (rows.empty()) return {};
+  return algorithm::n_block_range(sequence.mask, algorithm::query_rows(rows, args.group),
+                                  args.tile.n)
+      .visit;
+}
+
+Range key_positions(const BackwardArgs& args, const Sequence& sequence, std::int64_t block) {
   const std::int64_t begin = -sequence.lengths.leftpad_k;
-  return algorithm::intersect({block * args.tile.n, (std::int64_t{block} + 1) * args.tile.n},
+  return algorithm::intersect({block * args.tile.n, (block + 1) * args.tile.n},
                               {begin, begin + sequence.lengths.capacity_k});
 }
 
-Range used_keys(const BackwardArgs& args, const Sequence& sequence, std::int32_t block) {
+Range used_keys(const BackwardArgs& args, const Sequence& sequence, std::int64_t block) {
   return algorithm::intersect(key_positions(args, sequence, block), {0, sequence.mask.seqlen_k});
 }
 

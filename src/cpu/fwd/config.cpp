@@ -15,6 +15,9 @@ constexpr std::int64_t kMinSplitKeys = 256;
 /// Items a worker should find, so that the last ones to finish leave little idle.
 constexpr std::int64_t kItemsPerWorker = 4;
 
+/// Of a second-level cache whose size the system doesn't say.
+constexpr std::int64_t kLeastL2Bytes = 1 << 20;
+
 /// Share of the device's fp32 rate that tiles reach with softmax and loads included: 0.83 at
 /// headdim 64 and 0.94 at 128 with AVX2 and AVX-512 (causal, 1024 rows, one thread of an EPYC).
 constexpr double kEfficiency = 0.85;
@@ -66,16 +69,37 @@ void add_notes(const AttentionProblem& problem, KernelConfig& config) {
 
 }  // namespace
 
-ForwardScratch::ForwardScratch(Slab& slab, const TileShape& tile, const AttentionGeometry& geometry)
-    : q(slab.take<float>(tile_floats(tile.m, geometry.headdim))),
-      kv(slab.take<float>(tile_floats(tile.n, max_of(geometry.headdim, geometry.headdim_v)))),
-      packed(slab.take<float>(packed_floats(tile.n, geometry.headdim))),
-      scores(slab.take<float>(tile_floats(tile.m, tile.n))),
-      acc(slab.take<float>(tile_floats(tile.m, geometry.headdim_v))),
-      factors(slab.take<float>(tile.n)),
-      state(slab.take<algorithm::SoftmaxState>(tile.m)),
-      key_rows(slab.take<const std::byte*>(tile.n)),
-      next_rows(slab.take<const std::byte*>(tile.n)) {}
+ForwardScratch::ForwardScratch(Slab& slab, const TileMath& math, const TileShape& tile,
+                               const AttentionGeometry& geometry)
+    : ld_d(tile_ld(math.slots(geometry.headdim))),
+      ld_dv(tile_ld(geometry.headdim_v)),
+      ld_n(tile_ld(tile.n)),
+      ld_w(tile_ld(math.slots(tile.n))) {
+  const std::int64_t slots_d = math.slots(geometry.headdim);
+  const std::int64_t slots_dv = math.slots(geometry.headdim_v);
+  const bool pairs = math.slot_terms > 1;
+  const std::int64_t pair_slots = pairs ? tile_floats(tile.n / 2, geometry.headdim_v) : 0;
+  q = slab.take<float>(tile_floats(tile.m, slots_d));
+  rows = slab.take<float>(tile_floats(tile.n, max_of(slots_d, slots_dv)));
+  right = slab.take<float>(max_of(packed_floats(tile.n, slots_d), pair_slots));
+  scores = slab.take<float>(tile_floats(tile.m, tile.n));
+  weights = pairs ? slab.take<float>(tile_floats(tile.m, math.slots(tile.n))) : scores;
+  acc = slab.take<float>(tile_floats(tile.m, geometry.headdim_v));
+  factors = slab.take<float>(tile.n);
+  state = slab.take<algorithm::SoftmaxState>(tile.m);
+  key_rows = slab.take<const std::byte*>(tile.n);
+  next_rows = slab.take<const std::byte*>(tile.n);
+}
+
+ForwardScratch ForwardScratch::rows_from(std::int64_t first) const {
+  ForwardScratch part = *this;
+  part.q = slot_at(q, first * ld_d);
+  part.scores += first * ld_n;
+  part.weights = slot_at(weights, first * ld_w);
+  part.acc += first * ld_dv;
+  part.state += first;
+  return part;
+}
 
 ForwardPartials::ForwardPartials(Slab& slab, std::int64_t slots, const TileShape& tile,
                                  const AttentionGeometry& geometry)
@@ -99,9 +123,23 @@ std::int64_t partial_slots(const KernelConfig& config, const AttentionGeometry& 
   return (whole_splits + min_of(whole_splits, geometry.batch)) * geometry.nheads_k;
 }
 
-void size_workspace(KernelConfig& config, const AttentionGeometry& geometry) {
+TileShape forward_tile(const AttentionGeometry& geometry, const TileMath& math,
+                       std::int64_t l2_bytes, std::int64_t workers) {
+  TileShape tile{.m = 0, .n = forward_keys(math.slot_terms)};
+  const std::int64_t rows = geometry.seqlen_q * geometry.qhead_per_khead;
+  for (const std::int64_t m : kForwardRows) {
+    tile.m = m;
+    Slab tiles;
+    const ForwardScratch scratch(tiles, math, tile, geometry);
+    const bool fits = tiles.used_bytes() <= max_of(l2_bytes, kLeastL2Bytes) / 4 * 3;
+    if (fits && rows > m / 2 && min_items(geometry, tile) >= kItemsPerWorker * workers) break;
+  }
+  return tile;
+}
+
+void size_workspace(KernelConfig& config, const TileMath& math, const AttentionGeometry& geometry) {
   Slab tiles;
-  const ForwardScratch scratch(tiles, config.tile, geometry);
+  const ForwardScratch scratch(tiles, math, config.tile, geometry);
   Slab slots;
   const ForwardPartials partials(slots, partial_slots(config, geometry), config.tile, geometry);
   config.workspace = {
@@ -114,17 +152,18 @@ void size_workspace(KernelConfig& config, const AttentionGeometry& geometry) {
 KernelConfig configure_forward(const AttentionProblem& problem, const AttentionGeometry& geometry,
                                const DeviceInfo& device) {
   KernelConfig config;
-  config.tile = kForwardTile;
-  config.isa = tile_math(problem.q.dtype, device.isa).name;
-  config.pack_gqa = geometry.qhead_per_khead > 1;
+  const TileMath& math = tile_math(problem.q.dtype, device.isa);
   const std::int64_t workers = worth_workers(attention_work(problem), device);
+  config.tile = forward_tile(geometry, math, device.l2_bytes, workers);
+  config.isa = math.name;
+  config.pack_gqa = geometry.qhead_per_khead > 1;
   if (problem.batch_invariant) {
     config.split_keys = kInvariantSplitKeys;
   } else {
     config.num_splits = choose_num_splits(geometry, config.tile, workers);
   }
   config.num_threads = min_of(workers, max_items(config, geometry));
-  size_workspace(config, geometry);
+  size_workspace(config, math, geometry);
   add_notes(problem, config);
   return config;
 }

@@ -12,16 +12,24 @@
 
 namespace foveal::cpu {
 
-/// Rows and keys of a tile; both multiples of kLane, and a full block of keys has no padding.
-inline constexpr planner::TileShape kForwardTile{.m = 64, .n = 64};
+/// Rows of a tile, the most first: whole blocks of rows of every table, and multiples of kLane. The
+/// bits of a row don't depend on the tile that it is in.
+inline constexpr std::int64_t kForwardRows[] = {192, 96, 48};
+
+/// Keys of a block: a multiple of kLane and of what a running sum of the tables takes, so that the
+/// sums of weights * v don't depend on which keys of the block the tile leaves out.
+constexpr std::int64_t forward_keys(std::int64_t slot_terms) { return 64 * slot_terms; }
 
 /// Keys of a split when batch_invariant: a constant, so that a sequence is cut the same way in any
 /// batch and by any number of threads.
 inline constexpr std::int64_t kInvariantSplitKeys = 1024;
 
-static_assert(kForwardTile.m % kLane == 0 && kForwardTile.n % kLane == 0);
-static_assert(kForwardTile.n % 4 == 0, "dropout draws four columns a call");
-static_assert(kInvariantSplitKeys % kForwardTile.n == 0, "a split is whole blocks");
+/// Packed rows of a sequence that batch_invariant still splits: a tile of any size holds them.
+inline constexpr std::int64_t kInvariantSplitRows = kForwardRows[2];
+
+static_assert(forward_keys(1) % kLane == 0 && forward_keys(1) % 4 == 0,
+              "blocks have no padding, and dropout draws four columns a call");
+static_assert(kInvariantSplitKeys % forward_keys(2) == 0, "a split is whole blocks");
 
 /// A sequence of at most so many packed rows reads k and v where they lie, in their own dtype;
 /// with more rows it pays to convert and pack them for the products
@@ -31,12 +39,18 @@ inline constexpr std::int64_t kMaxStreamedRows = 8;
 /// Parts of the workspace, in KernelConfig::workspace's order.
 enum class ForwardPart : std::size_t { kWorkIndex = 0, kScratch = 1, kPartials = 2 };
 
-/// One worker's tiles.
+/// One worker's tiles. Operands of products are void: the table knows what they are made of.
 struct ForwardScratch {
-  float* q = nullptr;                        ///< (tile.m, headdim)
-  float* kv = nullptr;                       ///< (tile.n, headdim), then (tile.n, headdim_v)
-  float* packed = nullptr;                   ///< k as the right operand of multiply_packed
+  std::int64_t ld_d = 0;   ///< Leading dimensions in slots: of operands with headdim terms,
+  std::int64_t ld_dv = 0;  ///< of tiles with headdim_v columns,
+  std::int64_t ld_n = 0;   ///< of tiles with tile.n columns,
+  std::int64_t ld_w = 0;   ///< and of operands with tile.n terms.
+
+  void* q = nullptr;                         ///< (tile.m, headdim)
+  void* rows = nullptr;                      ///< (tile.n, headdim or headdim_v): k or v as loaded
+  void* right = nullptr;                     ///< k packed; then the pairs of v
   float* scores = nullptr;                   ///< (tile.m, tile.n): products, scores, weights
+  void* weights = nullptr;                   ///< (tile.m, tile.n): an operand; may be the scores
   float* acc = nullptr;                      ///< (tile.m, headdim_v): sum of weights * v
   float* factors = nullptr;                  ///< (tile.n): dropout of one row
   algorithm::SoftmaxState* state = nullptr;  ///< (tile.m)
@@ -44,7 +58,11 @@ struct ForwardScratch {
   const std::byte** next_rows = nullptr;     ///< (tile.n) and those read after them
 
   /// From a slab; with a counting slab only its size is of use.
-  ForwardScratch(Slab& slab, const planner::TileShape& tile, const AttentionGeometry& geometry);
+  ForwardScratch(Slab& slab, const TileMath& math, const planner::TileShape& tile,
+                 const AttentionGeometry& geometry);
+
+  /// The same tiles from row `first` on.
+  [[nodiscard]] ForwardScratch rows_from(std::int64_t first) const;
 };
 
 /// The results of splits, which the last worker to finish one merges in the order of the splits. A
@@ -68,12 +86,18 @@ struct ForwardPartials {
   }
 };
 
+/// Tile for a problem on a device with so many workers.
+[[nodiscard]] planner::TileShape forward_tile(const AttentionGeometry& geometry,
+                                              const TileMath& math, std::int64_t l2_bytes,
+                                              std::int64_t workers);
+
 /// Slots that the plan's splits can need, from capacities alone; 0 when nothing is split.
 [[nodiscard]] std::int64_t partial_slots(const planner::KernelConfig& config,
                                          const AttentionGeometry& geometry);
 
 /// The workspace for the tile, splits and workers that `config` has.
-void size_workspace(planner::KernelConfig& config, const AttentionGeometry& geometry);
+void size_workspace(planner::KernelConfig& config, const TileMath& math,
+                    const AttentionGeometry& geometry);
 
 [[nodiscard]] planner::KernelConfig configure_forward(const AttentionProblem& problem,
                                                       const AttentionGeometry& geometry,

@@ -32,8 +32,8 @@ float finish_row(const ForwardArgs& args, const ForwardScratch& scratch, const W
     factor = algorithm::fold_sink(state, sink);
   }
   factor *= algorithm::inverse_row_sum(state.row_sum);
-  args.math->scale(scratch.acc + row * tile_ld(args.geometry.headdim_v),
-                   round_up(args.geometry.headdim_v, kLane), factor);
+  args.math->scale(scratch.acc + row * scratch.ld_dv, round_up(args.geometry.headdim_v, kLane),
+                   factor);
   return algorithm::row_lse(state);
 }
 
@@ -83,7 +83,7 @@ void store_tile(const ForwardArgs& args, const ForwardScratch& scratch, const Wo
   for (std::int64_t r = tile.rows.packed.min; r < tile.rows.packed.max; ++r) {
     const std::int64_t row = r - tile.rows.packed.min;
     const float lse = finish_row(args, scratch, item, tile.rows, r);
-    const float* acc = scratch.acc + row * tile_ld(args.geometry.headdim_v);
+    const float* acc = scratch.acc + row * scratch.ld_dv;
     if (whole) {
       store_row(args, tile.rows, r, acc, lse);
     } else {

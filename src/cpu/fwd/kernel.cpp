@@ -5,6 +5,7 @@
 #include "algorithm/block_range.hpp"
 #include "algorithm/online_softmax.hpp"
 #include "cpu/fwd/epilogue.hpp"
+#include "cpu/score_products.hpp"
 
 namespace foveal::cpu {
 namespace {
@@ -38,21 +39,27 @@ KeySource key_source(const ForwardArgs& args, const WorkItem& item,
           args.can_stream && info.seqlen_q * args.geometry.qhead_per_khead <= kMaxStreamedRows};
 }
 
+/// A part of a tile against one block of keys.
+struct KeyBlock {
+  ScoreTile tile;  ///< rows: those of the part
+  bool needs_mask = false;
+  Range next_keys;  ///< of the block after this one
+};
+
 /// q . k^T of the tile from rows of k in memory. Keys that no row sees are not read; their products
 /// are 0.
 void stream_products(const ForwardArgs& args, const ForwardScratch& scratch, const KeyRows& keys,
                      const KeyRows& next, std::int64_t rows) {
-  const std::int64_t ld = tile_ld(args.tile.n);
   const Range read = keys.read();
   locate_key_rows(keys, scratch.key_rows);
   locate_key_rows(next, scratch.next_rows);
-  if (read.size() < args.tile.n) std::fill_n(scratch.scores, rows * ld, 0.0f);
+  if (read.size() < args.tile.n) std::fill_n(scratch.scores, rows * scratch.ld_n, 0.0f);
   if (read.empty()) return;
   args.math->multiply_memory({.rows = rows,
                               .a = scratch.q,
-                              .lda = tile_ld(args.geometry.headdim),
+                              .lda = scratch.ld_d,
                               .c = scratch.scores + (read.min - keys.keys.min),
-                              .ldc = ld},
+                              .ldc = scratch.ld_n},
                              {.rows = scratch.key_rows,
                               .count = read.size(),
                               .columns = args.geometry.headdim,
@@ -69,10 +76,10 @@ void stream_values(const ForwardArgs& args, const ForwardScratch& scratch, const
   locate_key_rows(keys, scratch.key_rows);
   locate_key_rows(next, scratch.next_rows);
   args.math->accumulate_memory({.rows = rows,
-                                .a = scratch.scores + (read.min - keys.keys.min),
-                                .lda = tile_ld(args.tile.n),
+                                .a = args.math->term_at(scratch.weights, read.min - keys.keys.min),
+                                .lda = scratch.ld_w,
                                 .c = scratch.acc,
-                                .ldc = tile_ld(args.geometry.headdim_v)},
+                                .ldc = scratch.ld_dv},
                                {.rows = scratch.key_rows,
                                 .count = read.size(),
                                 .columns = args.geometry.headdim_v,
@@ -83,45 +90,49 @@ void stream_values(const ForwardArgs& args, const ForwardScratch& scratch, const
 
 /// q . k^T of the tile from k loaded and packed.
 void multiply_products(const ForwardArgs& args, const ForwardScratch& scratch, const KeyRows& keys,
-                       const KeyRows& next, std::int64_t rows) {
-  const std::int64_t headdim = args.geometry.headdim;
-  const std::int64_t ld = tile_ld(headdim);
-  load_key_rows(keys, next, scratch.kv, ld);
-  args.math->pack(scratch.kv, ld, keys.keys.size(), headdim, scratch.packed);
-  args.math->multiply_packed({.rows = rows,
-                              .columns = keys.keys.size(),
-                              .depth = headdim,
-                              .a = scratch.q,
-                              .lda = ld,
-                              .b = scratch.packed,
-                              .c = scratch.scores,
-                              .ldc = tile_ld(args.tile.n)});
+                       const KeyRows& next, const KeyBlock& block) {
+  const std::int64_t depth = args.math->slots(args.geometry.headdim);
+  load_key_rows(keys, next, scratch.rows, scratch.ld_d);
+  args.math->pack(scratch.rows, scratch.ld_d, keys.keys.size(), depth, scratch.right);
+  multiply_scores(*args.math, {block.tile, block.needs_mask},
+                  {.rows = block.tile.rows.packed.size(),
+                   .columns = keys.keys.size(),
+                   .depth = depth,
+                   .a = scratch.q,
+                   .lda = scratch.ld_d,
+                   .b = scratch.right,
+                   .c = scratch.scores,
+                   .ldc = scratch.ld_n});
 }
 
 /// Scores of the tile against one block of keys, masked.
 void compute_scores(const ForwardArgs& args, const ForwardScratch& scratch, const KeySource& source,
-                    const ScoreTile& tile, bool needs_mask) {
-  const std::int64_t scores_ld = tile_ld(args.tile.n);
-  const auto products = source.streamed ? stream_products : multiply_products;
-  products(args, scratch, {args.k, source.k, tile.keys, source.seen},
-           {args.v, source.v, tile.keys, source.seen}, tile.rows.packed.size());
-  scale_and_cap(args.score, tile, scratch.scores, scores_ld);
-  bias_and_mask(args.score, tile, needs_mask, scratch.scores, scores_ld);
+                    const KeyBlock& block) {
+  const KeyRows keys{args.k, source.k, block.tile.keys, source.seen};
+  const KeyRows next{args.v, source.v, block.tile.keys, source.seen};
+  if (source.streamed) {
+    stream_products(args, scratch, keys, next, block.tile.rows.packed.size());
+  } else {
+    multiply_products(args, scratch, keys, next, block);
+  }
+  scale_and_cap(args.score, block.tile, scratch.scores, scratch.ld_n);
+  bias_and_mask(args.score, block.tile, block.needs_mask, scratch.scores, scratch.ld_n);
 }
 
 /// Scores become weights, exp(score - row_max); sums and accumulator move to the new maximum.
-void update_softmax(const ForwardArgs& args, const ForwardScratch& scratch, std::int64_t rows,
-                    std::int64_t columns) {
-  const std::int64_t acc_ld = tile_ld(args.geometry.headdim_v);
+void update_softmax(const ForwardArgs& args, const ForwardScratch& scratch, const ScoreTile& tile) {
+  const std::int64_t columns = round_up(tile.keys.size(), kLane);
   const std::int64_t acc_columns = round_up(args.geometry.headdim_v, kLane);
-  for (std::int64_t row = 0; row < rows; ++row) {
+  const float factor = args.score.exp_factor();
+  for (std::int64_t row = 0; row < tile.rows.packed.size(); ++row) {
     SoftmaxState& state = scratch.state[row];
-    float* scores = scratch.scores + row * tile_ld(args.tile.n);
-    const float new_max = max_of(state.row_max, args.math->row_max(scores, columns));
-    const float factor = algorithm::rescale_factor(state.row_max, new_max);
-    if (factor != 1.0f) args.math->scale(scratch.acc + row * acc_ld, acc_columns, factor);
-    const float sum = args.math->exp_sum(scores, columns, algorithm::softmax_offset(new_max));
-    state.row_sum = state.row_sum * factor + sum;
+    float* scores = scratch.scores + row * scratch.ld_n;
+    const float new_max = max_of(state.row_max, factor * args.math->row_max(scores, columns));
+    const float rescale = algorithm::rescale_factor(state.row_max, new_max);
+    if (rescale != 1.0f) args.math->scale(scratch.acc + row * scratch.ld_dv, acc_columns, rescale);
+    const float sum =
+        args.math->exp_sum(scores, columns, factor, algorithm::softmax_offset(new_max));
+    state.row_sum = state.row_sum * rescale + sum;
     state.row_max = new_max;
   }
 }
@@ -130,37 +141,70 @@ void update_softmax(const ForwardArgs& args, const ForwardScratch& scratch, std:
 void drop_weights(const ForwardArgs& args, const ForwardScratch& scratch, const ScoreTile& tile) {
   const std::int64_t columns = round_up(tile.keys.size(), kLane);
   for (std::int64_t r = tile.rows.packed.min; r < tile.rows.packed.max; ++r) {
-    float* weights = scratch.scores + (r - tile.rows.packed.min) * tile_ld(args.tile.n);
+    float* weights = scratch.scores + (r - tile.rows.packed.min) * scratch.ld_n;
     dropout_factors(args.score, tile, r, scratch.factors);
     for (std::int64_t j = 0; j < columns; ++j) weights[j] *= scratch.factors[j];
   }
 }
 
-void accumulate_values(const ForwardArgs& args, const ForwardScratch& scratch,
-                       const KeySource& source, const ScoreTile& tile, Range next_keys) {
-  const KeyRows keys{args.v, source.v, tile.keys, source.seen};
-  const KeyRows next{args.k, source.k, next_keys, source.seen};
-  if (source.streamed) {
-    return stream_values(args, scratch, keys, next, tile.rows.packed.size());
+/// The weights as an operand.
+void narrow_weights(const ForwardArgs& args, const ForwardScratch& scratch, const ScoreTile& tile) {
+  if (args.math->narrow == nullptr) return;
+  const std::int64_t columns = round_up(tile.keys.size(), kLane);
+  for (std::int64_t row = 0; row < tile.rows.packed.size(); ++row) {
+    args.math->narrow(scratch.scores + row * scratch.ld_n, columns,
+                      slot_at(scratch.weights, row * scratch.ld_w));
   }
+}
+
+void accumulate_values(const ForwardArgs& args, const ForwardScratch& scratch,
+                       const KeySource& source, const KeyBlock& block) {
+  const KeyRows keys{args.v, source.v, block.tile.keys, source.seen};
+  const KeyRows next{args.k, source.k, block.next_keys, source.seen};
+  const std::int64_t rows = block.tile.rows.packed.size();
+  if (source.streamed) return stream_values(args, scratch, keys, next, rows);
   const std::int64_t headdim_v = args.geometry.headdim_v;
-  const std::int64_t ld = tile_ld(headdim_v);
-  load_key_rows(keys, next, scratch.kv, ld);
-  args.math->accumulate({.rows = tile.rows.packed.size(),
-                         .columns = headdim_v,
-                         .depth = tile.keys.size(),
-                         .a = scratch.scores,
-                         .lda = tile_ld(args.tile.n),
-                         .b = scratch.kv,
-                         .ldb = ld,
-                         .c = scratch.acc,
-                         .ldc = ld});
+  const std::int64_t ld = tile_ld(args.math->slots(headdim_v));
+  load_key_rows(keys, next, scratch.rows, ld);
+  const void* values = scratch.rows;
+  if (args.math->pair_rows != nullptr) {
+    args.math->pair_rows(scratch.rows, ld, keys.keys.size(), round_up(headdim_v, kLane),
+                         scratch.right, scratch.ld_dv);
+    values = scratch.right;
+  }
+  accumulate_over_keys(*args.math, {block.tile, block.needs_mask},
+                       {.rows = rows,
+                        .columns = headdim_v,
+                        .a = scratch.weights,
+                        .lda = scratch.ld_w,
+                        .b = values,
+                        .ldb = scratch.ld_dv,
+                        .c = scratch.acc,
+                        .ldc = scratch.ld_dv});
 }
 
 void begin_tile(const ForwardArgs& args, const ForwardScratch& scratch, const QueryTile& rows) {
-  load_query_rows(args.q, args.q_strides, rows, scratch.q, tile_ld(args.geometry.headdim));
-  std::fill_n(scratch.acc, rows.packed.size() * tile_ld(args.geometry.headdim_v), 0.0f);
+  load_query_rows(args.q, args.q_strides, rows, scratch.q, scratch.ld_d);
+  std::fill_n(scratch.acc, rows.packed.size() * scratch.ld_dv, 0.0f);
   std::fill_n(scratch.state, rows.packed.size(), SoftmaxState{});
+}
+
+/// The rows of the tile that see some key of a block, which is all that the block is for.
+void attend_block(const ForwardArgs& args, const ForwardScratch& scratch, const KeySource& source,
+                  KeyBlock block) {
+  const Range whole = block.tile.rows.packed;
+  if (block.needs_mask) {
+    const Range rows = block.tile.mask.rows_of_keys(block.tile.keys);
+    const std::int64_t group = block.tile.rows.group;
+    block.tile.rows.packed = algorithm::intersect(whole, {rows.min * group, rows.max * group});
+    if (block.tile.rows.packed.empty()) return;
+  }
+  const ForwardScratch part = scratch.rows_from(block.tile.rows.packed.min - whole.min);
+  compute_scores(args, part, source, block);
+  update_softmax(args, part, block.tile);
+  if (args.score.dropout.enabled()) drop_weights(args, part, block.tile);
+  narrow_weights(args, part, block.tile);
+  accumulate_values(args, part, source, block);
 }
 
 }  // namespace
@@ -213,13 +257,10 @@ void attend(const ForwardArgs& args, const ForwardScratch& scratch, const WorkIt
   };
   begin_tile(args, scratch, tile.rows);
   for (std::int64_t n_block = split.min; n_block < split.max; ++n_block) {
-    const Range keys = keys_of_block(n_block);
-    const ScoreTile block{tile.rows, mask, keys};
-    compute_scores(args, scratch, source, block, blocks.needs_mask(n_block));
-    update_softmax(args, scratch, tile.rows.packed.size(), round_up(keys.size(), kLane));
-    if (args.score.dropout.enabled()) drop_weights(args, scratch, block);
-    accumulate_values(args, scratch, source, block,
-                      n_block + 1 < split.max ? keys_of_block(n_block + 1) : Range{});
+    attend_block(args, scratch, source,
+                 {.tile = {tile.rows, mask, keys_of_block(n_block)},
+                  .needs_mask = blocks.needs_mask(n_block),
+                  .next_keys = n_block + 1 < split.max ? keys_of_block(n_block + 1) : Range{}});
   }
   store_tile(args, scratch, item, tile);
 }

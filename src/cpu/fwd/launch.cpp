@@ -43,7 +43,7 @@ Status launch(const planner::LaunchContext& context) {
       config.workspace[part(ForwardPart::kScratch)].bytes / config.num_threads;
   auto worker = [&](std::int64_t w) {
     Slab slab(scratch + w * slab_bytes, slab_bytes);
-    const ForwardScratch tiles(slab, config.tile, geometry);
+    const ForwardScratch tiles(slab, *args.math, config.tile, geometry);
     index.queue->drain(
         [&](std::int64_t item) { attend(args, tiles, index.item(item, geometry.nheads_k)); });
   };

@@ -20,7 +20,7 @@ std::int64_t splits_of(const Mask& mask, std::int64_t packed_rows, const KernelC
   const Range visit = algorithm::n_block_range(mask, {0, mask.seqlen_q}, config.tile.n).visit;
   const std::int64_t blocks = max_of<std::int64_t>(visit.size(), 1);
   if (config.split_keys == 0) return min_of(config.num_splits, blocks);
-  if (packed_rows > config.tile.m) return 1;
+  if (packed_rows > kInvariantSplitRows) return 1;
   return ceil_div(blocks, config.split_keys / config.tile.n);
 }
 

@@ -9,7 +9,7 @@
 namespace foveal::cpu::portable {
 
 // products.cpp
-void pack(const float* rows, std::int64_t ld, std::int64_t n, std::int64_t d, float* packed);
+void pack(const void* rows, std::int64_t ld, std::int64_t n, std::int64_t slots, void* to);
 void multiply_packed(const TileProduct& product);
 void accumulate(const TileProduct& product);
 void accumulate_transposed(const TileProduct& product);
@@ -20,9 +20,10 @@ void accumulate_memory(const RowProduct& product, const MemoryRows& b);
 
 // rows.cpp
 float row_max(const float* row, std::int64_t count);
-float exp_sum(float* row, std::int64_t count, float offset);
+float exp_sum(float* row, std::int64_t count, float factor, float offset);
 void scale(float* row, std::int64_t count, float factor);
 void cap(float* row, std::int64_t count, float softcap);
+void score_gradients(const float* p, float delta, float* ds, std::int64_t count);
 float dot(const float* a, const float* b, std::int64_t count);
 
 // convert.cpp

@@ -7,10 +7,32 @@ namespace {
 enum class AOrder { kRows, kTransposed };
 enum class Into { kOverwrite, kAdd };
 
+/// A TileProduct of floats.
+struct FloatProduct {
+  explicit FloatProduct(const TileProduct& product)
+      : rows(product.rows),
+        columns(product.columns),
+        depth(product.depth),
+        a(static_cast<const float*>(product.a)),
+        lda(product.lda),
+        b(static_cast<const float*>(product.b)),
+        ldb(product.ldb),
+        c(product.c),
+        ldc(product.ldc) {}
+
+  std::int64_t rows, columns, depth;
+  const float* a;
+  std::int64_t lda;
+  const float* b;
+  std::int64_t ldb;
+  float* c;
+  std::int64_t ldc;
+};
+
 /// A register block: Rows rows by 4 * Vectors columns. Every element is one running sum over the
 /// depth in ascending order, whatever the block's shape and place.
 template <int Rows, int Vectors, AOrder Order, Into Write>
-void multiply_block(const TileProduct& block) {
+void multiply_block(const FloatProduct& block) {
   Float4 sum[Rows][Vectors] = {};
   const float* a = block.a;
   const float* b = block.b;
@@ -36,11 +58,11 @@ void multiply_block(const TileProduct& block) {
 /// All rows of one panel of kLane columns. Four rows by eight columns fill the sixteen registers of
 /// SSE2; fewer rows take more columns, to have enough sums under way.
 template <AOrder Order, Into Write>
-void multiply_panel(TileProduct panel) {
+void multiply_panel(FloatProduct panel) {
   const std::int64_t row_step = Order == AOrder::kRows ? panel.lda : 1;
   std::int64_t rows = panel.rows;
   for (; rows >= 4; rows -= 4) {
-    TileProduct block = panel;
+    FloatProduct block = panel;
     multiply_block<4, 2, Order, Write>(block);
     block.b += 2 * kVector;
     block.c += 2 * kVector;
@@ -63,7 +85,7 @@ constexpr std::int64_t kDepthRun = 64;
 
 /// One panel, run by run of the depth.
 template <AOrder Order, Into Write>
-void multiply_runs(TileProduct panel) {
+void multiply_runs(FloatProduct panel) {
   const std::int64_t a_step = Order == AOrder::kRows ? 1 : panel.lda;
   const std::int64_t depth = panel.depth;
   panel.depth = min_of(depth, kDepthRun);
@@ -78,7 +100,7 @@ void multiply_runs(TileProduct panel) {
 
 template <AOrder Order, Into Write>
 void multiply_panels(const TileProduct& product, std::int64_t b_panel_step) {
-  TileProduct panel = product;
+  FloatProduct panel(product);
   for (std::int64_t column = 0; column < product.columns; column += kLane) {
     multiply_runs<Order, Write>(panel);
     panel.b += b_panel_step;
@@ -106,8 +128,10 @@ void transpose_4x4(const float* rows, std::int64_t ld, float* to, std::int64_t t
 
 /// Packed layout: panels of kLane rows; within a panel [round_up(d, kLane)][kLane], so that a
 /// product reads it from one end to the other.
-void pack(const float* rows, std::int64_t ld, std::int64_t n, std::int64_t d, float* packed) {
-  const std::int64_t depth = round_up(d, kLane);
+void pack(const void* rows_of_b, std::int64_t ld, std::int64_t n, std::int64_t slots, void* to) {
+  const auto* rows = static_cast<const float*>(rows_of_b);
+  auto* packed = static_cast<float*>(to);
+  const std::int64_t depth = round_up(slots, kLane);
   for (std::int64_t panel = 0; panel < n; panel += kLane) {
     for (std::int64_t row = 0; row < kLane; row += kVector) {
       const float* from = rows + (panel + row) * ld;

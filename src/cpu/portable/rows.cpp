@@ -60,11 +60,11 @@ float row_max(const float* row, std::int64_t count) {
   return horizontal_max(largest);
 }
 
-float exp_sum(float* row, std::int64_t count, float offset) {
+float exp_sum(float* row, std::int64_t count, float factor, float offset) {
   Float4 sum[2] = {};
   for (std::int64_t j = 0; j < count; j += 2 * kVector) {
-    const Float4 first = exp_lanes(load(row + j) - offset);
-    const Float4 second = exp_lanes(load(row + j + kVector) - offset);
+    const Float4 first = exp_lanes(load(row + j) * factor - offset);
+    const Float4 second = exp_lanes(load(row + j + kVector) * factor - offset);
     store(first, row + j);
     store(second, row + j + kVector);
     sum[0] += first;
@@ -80,6 +80,12 @@ void scale(float* row, std::int64_t count, float factor) {
 void cap(float* row, std::int64_t count, float softcap) {
   for (std::int64_t j = 0; j < count; j += kVector) {
     store(tanh_lanes(load(row + j) / softcap) * softcap, row + j);
+  }
+}
+
+void score_gradients(const float* p, float delta, float* ds, std::int64_t count) {
+  for (std::int64_t j = 0; j < count; j += kVector) {
+    store(load(p + j) * (load(ds + j) - delta), ds + j);
   }
 }
 

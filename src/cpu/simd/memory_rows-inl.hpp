@@ -29,6 +29,10 @@ HWY_INLINE Floats load_memory<float>(const std::byte* row, std::int64_t index) {
                      hn::LoadU(bytes, reinterpret_cast<const std::uint8_t*>(row) + index * 4));
 }
 
+HWY_INLINE const float* left_row(const RowProduct& product, std::int64_t r) {
+  return static_cast<const float*>(product.a) + r * product.lda;
+}
+
 /// Asks the second-level cache for the row that is read after row j's tile. Rows of one head are
 /// often a multiple of 4 KiB apart: in the first level they would drive each other out.
 HWY_INLINE void prefetch_ahead(const MemoryRows& b, std::int64_t j, std::int64_t row_bytes) {
@@ -87,7 +91,7 @@ HWY_INLINE void add_products(const RowProduct& product, const std::byte* const* 
   for (int r = 0; r < Rows; ++r) {
 #pragma GCC unroll 2
     for (int v = 0; v < Vectors; ++v) {
-      left[r][v] = load(product.a + r * product.lda + d + v * kVector);
+      left[r][v] = load(left_row(product, r) + d + v * kVector);
     }
   }
 #pragma GCC unroll 16
@@ -141,12 +145,12 @@ HWY_INLINE void multiply_elements(RowProduct product, const MemoryRows& b) {
       for (std::int64_t key = j; key < min_of(j + kVector, b.count); key += kVector / kSharedRows) {
         multiply_keys<T, kSharedRows>(rows, b, key);
       }
-      rows.a += kSharedRows * rows.lda;
+      rows.a = slot_at(rows.a, kSharedRows * rows.lda);
       rows.c += kSharedRows * rows.ldc;
     }
     for (; rows.rows > 0; --rows.rows) {
       multiply_keys<T, 1>(rows, b, j);
-      rows.a += rows.lda;
+      rows.a = slot_at(rows.a, rows.lda);
       rows.c += rows.ldc;
     }
   }
@@ -167,7 +171,7 @@ HWY_INLINE void accumulate_columns(const RowProduct& product, const MemoryRows& 
     prefetch_ahead(b, j, row_bytes);
     Floats factor[Rows];
 #pragma GCC unroll 4
-    for (int r = 0; r < Rows; ++r) factor[r] = broadcast(product.a[r * product.lda + j]);
+    for (int r = 0; r < Rows; ++r) factor[r] = broadcast(left_row(product, r)[j]);
 #pragma GCC unroll 8
     for (int v = 0; v < Vectors; ++v) {
       const Floats right = load_memory<T>(b.rows[j], column + v * kVector);
@@ -205,13 +209,13 @@ HWY_INLINE void accumulate_elements(RowProduct product, MemoryRows b) {
   constexpr int kRows = kVector == 16 ? 4 : 2;
   for (; product.rows >= kRows; product.rows -= kRows) {
     accumulate_strips<T, kRows>(product, b);
-    product.a += kRows * product.lda;
+    product.a = slot_at(product.a, kRows * product.lda);
     product.c += kRows * product.ldc;
     b.num_ahead = 0;
   }
   for (; product.rows > 0; --product.rows) {
     accumulate_strips<T, 1>(product, b);
-    product.a += product.lda;
+    product.a = slot_at(product.a, product.lda);
     product.c += product.ldc;
     b.num_ahead = 0;
   }

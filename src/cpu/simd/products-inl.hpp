@@ -115,8 +115,9 @@ void multiply_rows(Block block, std::int64_t rows) {
 /// `panel_step`: from a panel of kLane columns of B to the next.
 template <AOrder Order, Into Write>
 void multiply(const TileProduct& product, std::int64_t ldb, std::int64_t panel_step) {
-  Block block{.a = product.a,
-              .b = product.b,
+  const auto* b = static_cast<const float*>(product.b);
+  Block block{.a = static_cast<const float*>(product.a),
+              .b = b,
               .c = product.c,
               .depth = product.depth,
               .a_row_step = Order == AOrder::kRows ? product.lda : 1,
@@ -135,7 +136,7 @@ void multiply(const TileProduct& product, std::int64_t ldb, std::int64_t panel_s
   } else {
     for (std::int64_t panel = 0; panel < panels; ++panel) {
       for (std::int64_t v = 0; v < kLaneVectors; v += kBlockVectors) {
-        block.b = product.b + panel * panel_step + v * kVector;
+        block.b = b + panel * panel_step + v * kVector;
         block.c = product.c + panel * kLane + v * kVector;
         multiply_rows<kBlockVectors, Order, Write>(block, product.rows);
       }
@@ -183,8 +184,10 @@ HWY_INLINE void transpose(const float* from, std::int64_t ld, float* to, std::in
 
 /// Packed layout: panels of kLane rows; within a panel [round_up(d, kLane)][kLane], so that a
 /// product reads it from one end to the other.
-void pack(const float* rows, std::int64_t ld, std::int64_t n, std::int64_t d, float* packed) {
-  const std::int64_t depth = round_up(d, kLane);
+void pack(const void* rows_of_b, std::int64_t ld, std::int64_t n, std::int64_t slots, void* to) {
+  const auto* rows = static_cast<const float*>(rows_of_b);
+  auto* packed = static_cast<float*>(to);
+  const std::int64_t depth = round_up(slots, kLane);
   for (std::int64_t panel = 0; panel < n; panel += kLane) {
     for (std::int64_t row = 0; row < kLane; row += kVector) {
       const float* from = rows + (panel + row) * ld;

@@ -7,7 +7,6 @@
 #define FOVEAL_CPU_SIMD_ROWS_INL_HPP
 #endif
 
-#include <bit>
 #include <limits>
 
 #include "cpu/simd/lanes-inl.hpp"
@@ -17,42 +16,80 @@ HWY_BEFORE_NAMESPACE();
 namespace foveal::cpu::simd::HWY_NAMESPACE {
 namespace {
 
-/// The larger one; `value` only where it isn't NaN. hn::Max leaves open what a NaN gives.
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+
+/// The larger one; `value` only where it isn't NaN. hn::Max leaves open what a NaN gives; the
+/// instruction gives its second operand.
+HWY_INLINE Floats larger(Floats value, Floats largest) {
+  return Floats{_mm512_max_ps(value.raw, largest.raw)};
+}
+
+/// 2^n of whole n times value, to nearest even, subnormals and overflow included.
+HWY_INLINE Floats scale_by_power(Floats value, Floats n) {
+  return Floats{_mm512_scalef_ps(value.raw, n.raw)};
+}
+
+/// Nearest whole number.
+HWY_INLINE Floats round_to_whole(Floats x) {
+  return Floats{_mm512_roundscale_ps(x.raw, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
+}
+
+/// Within [lowest, highest]; NaN stays.
+HWY_INLINE Floats bound(Floats x, Floats lowest, Floats highest) {
+  return Floats{_mm512_min_ps(highest.raw, _mm512_max_ps(lowest.raw, x.raw))};
+}
+
+#else
+
 HWY_INLINE Floats larger(Floats value, Floats largest) {
   return hn::IfThenElse(hn::Gt(value, largest), value, largest);
 }
 
-/// exp to about 1 ulp: x = n ln 2 + r with |r| <= ln 2 / 2, Taylor's polynomial of degree 7 in r
-/// (its remainder is below 6e-9), and 2^n in two factors, so that subnormal results and those next
-/// to overflow are right too. Comparisons are false for NaN, which therefore passes through.
+HWY_INLINE Floats scale_by_power(Floats value, Floats n) {
+  const IntTag di;
+  const auto whole = hn::ConvertTo(di, n);
+  const auto half = hn::ShiftRight<1>(whole);
+  const auto bias = hn::Set(di, 127);
+  const auto scale_a = hn::ShiftLeft<23>(hn::Add(half, bias));
+  const auto scale_b = hn::ShiftLeft<23>(hn::Add(hn::Sub(whole, half), bias));
+  return hn::Mul(hn::Mul(value, hn::BitCast(FloatTag(), scale_a)),
+                 hn::BitCast(FloatTag(), scale_b));
+}
+
+/// For |x| < 2^22: the sum has the whole number in its low bits.
+HWY_INLINE Floats round_to_whole(Floats x) {
+  const Floats rounder = broadcast(0x1.8p23f);
+  return hn::Sub(hn::Add(x, rounder), rounder);
+}
+
+HWY_INLINE Floats bound(Floats x, Floats lowest, Floats highest) {
+  const Floats above = hn::IfThenElse(hn::Lt(x, lowest), lowest, x);
+  return hn::IfThenElse(hn::Gt(above, highest), highest, above);
+}
+
+#endif
+
+/// exp to about 1 ulp: x = n ln 2 + r with |r| <= ln 2 / 2, and 1 + r + r^2 P(r), where P is fitted
+/// to 3e-9 relative error of exp (minimax over the interval, by reweighted least squares). NaN
+/// passes through.
 HWY_INLINE Floats exp_lanes(Floats x) {
-  constexpr float kRounder = 0x1.8p23f;  // its sum with |n| < 2^22 has n in the low bits
   constexpr float kLog2E = 1.44269504f;
   constexpr float kLn2High = 0.693359375f;  // 355 / 512: n * kLn2High is exact
   constexpr float kLn2Low = -2.12194440e-4f;
   constexpr float kLowest = -104.0f;  // exp is 0 from here down
   constexpr float kHighest = 89.0f;   // exp is inf from here up
-  const IntTag di;
-  Floats bounded = hn::IfThenElse(hn::Lt(x, broadcast(kLowest)), broadcast(kLowest), x);
-  bounded = hn::IfThenElse(hn::Gt(bounded, broadcast(kHighest)), broadcast(kHighest), bounded);
-  const Floats shifted = hn::MulAdd(bounded, broadcast(kLog2E), broadcast(kRounder));
-  const auto n =
-      hn::Sub(hn::BitCast(di, shifted), hn::Set(di, std::bit_cast<std::int32_t>(kRounder)));
-  const Floats whole = hn::Sub(shifted, broadcast(kRounder));
-  const Floats high = hn::NegMulAdd(whole, broadcast(kLn2High), bounded);
-  const Floats r = hn::NegMulAdd(whole, broadcast(kLn2Low), high);
-  Floats tail = hn::MulAdd(r, broadcast(1.0f / 5040), broadcast(1.0f / 720));
-  tail = hn::MulAdd(tail, r, broadcast(1.0f / 120));
-  tail = hn::MulAdd(tail, r, broadcast(1.0f / 24));
-  tail = hn::MulAdd(tail, r, broadcast(1.0f / 6));
-  tail = hn::MulAdd(tail, r, broadcast(0.5f));
-  const Floats value = hn::Add(hn::MulAdd(hn::Mul(tail, r), r, r), broadcast(1.0f));
-  const auto half = hn::ShiftRight<1>(n);
-  const auto bias = hn::Set(di, 127);
-  const auto scale_a = hn::ShiftLeft<23>(hn::Add(half, bias));
-  const auto scale_b = hn::ShiftLeft<23>(hn::Add(hn::Sub(n, half), bias));
-  return hn::Mul(hn::Mul(value, hn::BitCast(FloatTag(), scale_a)),
-                 hn::BitCast(FloatTag(), scale_b));
+  const Floats one = broadcast(1.0f);
+  const Floats bounded = bound(x, broadcast(kLowest), broadcast(kHighest));
+  const Floats n = round_to_whole(hn::Mul(bounded, broadcast(kLog2E)));
+  const Floats high = hn::NegMulAdd(n, broadcast(kLn2High), bounded);
+  const Floats r = hn::NegMulAdd(n, broadcast(kLn2Low), high);
+  Floats p = hn::MulAdd(r, broadcast(0.00138145394f), broadcast(0.00836874545f));
+  p = hn::MulAdd(p, r, broadcast(0.041668389f));
+  p = hn::MulAdd(p, r, broadcast(0.166665211f));
+  p = hn::MulAdd(p, r, broadcast(0.49999994f));
+  p = hn::MulAdd(p, r, one);
+  p = hn::MulAdd(p, r, one);
+  return scale_by_power(p, n);
 }
 
 /// tanh: below 5/8 x + x^3 P(x^2), where P is fitted to 1e-8 relative error of tanh (minimax over
@@ -85,7 +122,8 @@ float row_max(const float* row, std::int64_t count) {
   return hn::GetLane(hn::MaxOfLanes(FloatTag(), largest[0]));
 }
 
-float exp_sum(float* row, std::int64_t count, float offset) {
+float exp_sum(float* row, std::int64_t count, float factor, float offset) {
+  const Floats factors = broadcast(factor);
   const Floats subtracted = broadcast(offset);
   Floats sum[kLaneVectors];
   for (Floats& vector : sum) vector = hn::Zero(FloatTag());
@@ -93,7 +131,7 @@ float exp_sum(float* row, std::int64_t count, float offset) {
 #pragma GCC unroll 4
     for (std::int64_t v = 0; v < kLaneVectors; ++v) {
       float* at = row + j + v * kVector;
-      const Floats weight = exp_lanes(hn::Sub(load(at), subtracted));
+      const Floats weight = exp_lanes(hn::MulSub(load(at), factors, subtracted));
       store(weight, at);
       sum[v] = hn::Add(sum[v], weight);
     }
@@ -111,6 +149,13 @@ void cap(float* row, std::int64_t count, float softcap) {
   const Floats caps = broadcast(softcap);
   for (std::int64_t j = 0; j < count; j += kVector) {
     store(hn::Mul(tanh_lanes(hn::Div(load(row + j), caps)), caps), row + j);
+  }
+}
+
+void score_gradients(const float* p, float delta, float* ds, std::int64_t count) {
+  const Floats subtracted = broadcast(delta);
+  for (std::int64_t j = 0; j < count; j += kVector) {
+    store(hn::Mul(load(p + j), hn::Sub(load(ds + j), subtracted)), ds + j);
   }
 }
 

@@ -36,7 +36,11 @@ const TileMath kTable = {
 #else
 #error "name the table of this instruction set"
 #endif
+    .slot_terms = 1,
     .pack = pack,
+    .pair_rows = nullptr,
+    .narrow = nullptr,
+    .narrow_pairs = nullptr,
     .multiply_packed = multiply_packed,
     .accumulate = accumulate,
     .accumulate_transposed = accumulate_transposed,
@@ -46,6 +50,7 @@ const TileMath kTable = {
     .exp_sum = exp_sum,
     .scale = scale,
     .cap = cap,
+    .score_gradients = score_gradients,
     .dot = dot,
     .load_fp16 = load_fp16,
     .load_bf16 = load_bf16,
