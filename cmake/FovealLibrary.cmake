@@ -26,6 +26,7 @@ target_compile_definitions(foveal_objects PRIVATE
   FOVEAL_VERSION_STRING="${PROJECT_VERSION}"
   FOVEAL_WITH_OPENMP=$<BOOL:${FOVEAL_OPENMP}>
   FOVEAL_WITH_CUDA=$<BOOL:${FOVEAL_CUDA_ENABLED}>
+  "FOVEAL_CUDA_ARCHS_TEXT=\"${foveal_cuda_archs_text}\""
   $<$<CONFIG:Debug>:FOVEAL_DEBUG>)
 target_link_libraries(foveal_objects PRIVATE
   foveal_headers Threads::Threads hwy::hwy $<$<BOOL:${FOVEAL_OPENMP}>:OpenMP::OpenMP_CXX>)

@@ -22,6 +22,24 @@ struct KvLayout {
   std::int64_t num_pages = 0;  ///< Entries of the page dimension; table values are clamped to it.
 };
 
+/// Offset of a row in elements, `base` being that of the sequence and head. `pages` is the
+/// sequence's line of the block table, null where rows lie in one piece; `layout` gives sizes and
+/// strides of table and pages.
+FOVEAL_HOST_DEVICE constexpr std::int64_t kv_row_offset(const KvLayout& layout,
+                                                        const std::int32_t* pages,
+                                                        std::int64_t base, std::int64_t page_stride,
+                                                        std::int64_t row_stride,
+                                                        std::int64_t row) {
+  if (pages == nullptr) return base + row * row_stride;
+  // Rows and page sizes are below 2^32, and a GPU divides 64-bit numbers slowly.
+  const auto row_in_table = static_cast<std::uint32_t>(row);
+  const auto page_size = static_cast<std::uint32_t>(layout.page_size);
+  const std::int64_t page =
+      clamp_to<std::int64_t>(pages[(row_in_table / page_size) * layout.block_table_page_stride], 0,
+                             layout.num_pages - 1);
+  return base + page * page_stride + (row_in_table % page_size) * row_stride;
+}
+
 /// The rows of one sequence and KV head.
 struct KvLocator {
   KvLayout layout;
@@ -31,11 +49,7 @@ struct KvLocator {
 
   /// Offset of key j's element 0, in elements.
   FOVEAL_HOST_DEVICE constexpr std::int64_t row_offset(std::int64_t j) const {
-    const std::int64_t row = first_row + j;
-    if (pages == nullptr) return base + row * layout.row_stride;
-    const std::int64_t page = clamp_to<std::int64_t>(
-        pages[(row / layout.page_size) * layout.block_table_page_stride], 0, layout.num_pages - 1);
-    return base + page * layout.page_stride + (row % layout.page_size) * layout.row_stride;
+    return kv_row_offset(layout, pages, base, layout.page_stride, layout.row_stride, first_row + j);
   }
 
   /// Keys from j on that lie `row_stride` apart: up to the end of j's page.

@@ -5,11 +5,14 @@
 namespace foveal::planner {
 namespace {
 
-constexpr std::array<const KernelEntry*, 6> kKernels = {
+constexpr std::array<const KernelEntry*, 9> kKernels = {
     &cpu::kBlockedForward,
     &cpu::kBlockedBackward,
     &cpu::kAppend,
     &cpu::kMerge,
+    &cuda::kDecode,
+    &cuda::kPortableForward,
+    &cuda::kPortableForwardFp32,
     &cuda::kAppend,
     &cuda::kMerge,
 };

@@ -23,6 +23,9 @@ extern const planner::KernelEntry kMerge;
 }  // namespace foveal::cpu
 
 namespace foveal::cuda {
+extern const planner::KernelEntry kDecode;
+extern const planner::KernelEntry kPortableForward;
+extern const planner::KernelEntry kPortableForwardFp32;
 extern const planner::KernelEntry kAppend;
 extern const planner::KernelEntry kMerge;
 }  // namespace foveal::cuda

@@ -162,6 +162,8 @@ std::string describe(const KernelConfig& config) {
   if (config.pack_gqa) add("grouped heads packed");
   if (config.split_keys > 0) add(concat("splits of ", config.split_keys, " keys"));
   if (config.num_splits > 1) add(concat(config.num_splits, " splits"));
+  if (config.cluster_size > 1) add(concat("clusters of ", config.cluster_size));
+  if (config.num_blocks > 0) add(concat(config.num_blocks, " blocks"));
   if (config.num_stages > 0) add(concat(config.num_stages, " stages"));
   if (config.num_threads > 0) add(concat(config.num_threads, " threads"));
   if (!config.isa.empty()) add(config.isa);

@@ -12,6 +12,15 @@ FOVEAL_DEVICE std::uint32_t shared_address(const void* pointer) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
+/// One 16-bit element into shared memory.
+template <class Element>
+FOVEAL_DEVICE void store_shared(std::uint32_t address, Element value) {
+  static_assert(sizeof(Element) == 2);
+  asm volatile("st.shared.b16 [%0], %1;\n" ::"r"(address),
+               "h"(reinterpret_cast<const std::uint16_t&>(value))
+               : "memory");
+}
+
 /// 16 bytes, both addresses aligned to 16, past L1. With `valid` false 16 bytes of zero arrive and
 /// `from` is not read, though it must be an address within an allocation.
 FOVEAL_DEVICE void copy_async_16(std::uint32_t to, const void* from, bool valid) {

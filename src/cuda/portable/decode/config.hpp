@@ -1,0 +1,45 @@
+// How a decode problem is laid over a GPU: tile of rows, warps, stages, and which schedule.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/portable/decode/args.hpp"
+#include "plan/kernel_entry.hpp"
+
+namespace foveal::cuda::decode {
+
+/// Query tokens of a sequence beyond which other kernels have enough rows to fill their tiles.
+inline constexpr std::int64_t kMaxQueryTokens = 16;
+
+/// Keys of a split under batch_invariant, whatever the batch and the GPU.
+inline constexpr std::int64_t kInvariantSplitKeys = 1024;
+
+/// Most parts of a unit that are merged through global memory.
+inline constexpr std::int64_t kMaxParts = 64;
+
+/// Parts of the workspace; there is none without the balanced schedule.
+enum class DecodePart : std::size_t { kPartials = 0, kFlags = 1 };
+
+/// headdim and headdim_v padded to 64, 128, 256 or 512: the rows of a tile in shared memory.
+[[nodiscard]] int headdim_tile(const AttentionGeometry& geometry);
+
+/// Tiles of packed query rows of the longest sequence, each of config.tile.m rows.
+[[nodiscard]] std::int64_t row_tiles_per_sequence(const AttentionGeometry& geometry,
+                                                  std::int64_t tile_rows);
+
+/// Key blocks of a granule of the balanced schedule.
+[[nodiscard]] std::int32_t granule_blocks(const planner::KernelConfig& config,
+                                          const AttentionGeometry& geometry);
+
+[[nodiscard]] planner::KernelConfig configure_decode(const AttentionProblem& problem,
+                                                     const AttentionGeometry& geometry,
+                                                     const DeviceInfo& device);
+
+/// Fills in the workspace for the rest of `config`.
+void size_workspace(planner::KernelConfig& config, const AttentionGeometry& geometry);
+
+[[nodiscard]] double predict_decode(const AttentionProblem& problem,
+                                    const AttentionGeometry& geometry,
+                                    const planner::KernelConfig& config, const DeviceInfo& device);
+
+}  // namespace foveal::cuda::decode

@@ -1,0 +1,8 @@
+#include "cuda/portable/decode/launch.cuh"
+
+namespace foveal::cuda::decode {
+
+template Status launch_instance<__nv_bfloat16, 128, 4>(const DecodeArgs& args, const DecodeGrid& grid,
+                                           void* stream);
+
+}  // namespace foveal::cuda::decode

@@ -1,0 +1,30 @@
+// The decode instances as host functions; those of a build without CUDA don't exist.
+#pragma once
+
+#include <cstdint>
+
+#include <foveal/status.hpp>
+
+#include "cuda/portable/decode/args.hpp"
+
+namespace foveal::cuda::decode {
+
+struct DecodeGrid {
+  std::int64_t num_blocks = 0;
+  int num_warps = 0;
+  int cluster_size = 1;
+};
+
+/// kTiles x kTileRows packed query rows a block; rows of k and v padded to kHeaddim in shared
+/// memory. Defined in instances/*.cu.
+template <class Element, int kHeaddim, int kTiles>
+[[nodiscard]] Status launch_instance(const DecodeArgs& args, const DecodeGrid& grid, void* stream);
+
+/// Calls the instance of a dtype, padded headdim and number of row tiles.
+[[nodiscard]] Status launch_decode(DType dtype, int headdim_tile, int row_tiles,
+                                   const DecodeArgs& args, const DecodeGrid& grid, void* stream);
+
+/// A number that no other call has had and garbage has with probability 2^-64.
+[[nodiscard]] std::uint64_t make_nonce();
+
+}  // namespace foveal::cuda::decode
