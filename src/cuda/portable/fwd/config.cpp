@@ -1,0 +1,212 @@
+#include "cuda/portable/fwd/config.hpp"
+
+#include <array>
+#include <span>
+
+#include "core/integer.hpp"
+#include "cuda/device_rules.hpp"
+
+namespace foveal::cuda::portable {
+namespace {
+
+using planner::KernelConfig;
+
+/// In the order of preference: narrow before wide, many rows before few.
+constexpr std::array kHalfTiles = {
+    ForwardHdim32::tile,       ForwardHdim64::tile,       ForwardHdim96::tile,
+    ForwardHdim128::tile,      ForwardHdim192::tile,      ForwardHdim192Small::tile,
+    ForwardHdim256::tile,      ForwardHdim256Small::tile, ForwardHdim512::tile,
+    ForwardHdim512Small::tile,
+};
+constexpr std::array kFloatTiles = {ForwardFp32Hdim64::tile, ForwardFp32Hdim128::tile,
+                                    ForwardFp32Hdim256::tile, ForwardFp32Hdim512::tile};
+
+constexpr bool fits(const ForwardTile& tile, int element_bytes, std::int64_t bytes) {
+  return tile.layout(element_bytes).bytes <= bytes;
+}
+
+/// The last tile of each width fits in any GPU's shared memory, the others in a large one.
+template <std::size_t kCount>
+constexpr bool all_fit(const std::array<ForwardTile, kCount>& tiles, int element_bytes) {
+  for (std::size_t i = 0; i < kCount; ++i) {
+    const bool last = i + 1 == kCount || tiles[i + 1].d != tiles[i].d;
+    if (!fits(tiles[i], element_bytes, last ? kSmallSharedBytes : kLargeSharedBytes)) return false;
+  }
+  return true;
+}
+static_assert(all_fit(kHalfTiles, 2) && all_fit(kFloatTiles, 4));
+
+std::span<const ForwardTile> tiles_of(DType dtype) {
+  return dtype == DType::kFloat32 ? std::span<const ForwardTile>(kFloatTiles)
+                                  : std::span<const ForwardTile>(kHalfTiles);
+}
+
+/// Packing must spare so much of the tiles, since it costs a division a row.
+constexpr double kMinPackGain = 1.1;
+
+/// Key blocks of a split: fewer where the results of splits are small beside the keys they spare.
+constexpr std::int64_t kMinSplitBlocks = 4;
+constexpr std::int64_t kMinSplitBlocksOfManyRows = 16;
+constexpr std::int64_t kFewPartialBytes = 4 << 20;
+constexpr std::int64_t kMaxSplits = 128;
+
+/// The combining launch by itself.
+constexpr double kCombineUs = 2.5;
+
+/// Share of the device's matrix and read rates that a full machine attains.
+Efficiency tile_efficiency(const ForwardTile& tile, DType dtype) {
+  if (dtype == DType::kFloat32) return {.compute = 0.3, .memory = 0.7};
+  return {.compute = tile.d <= 64 ? 0.32 : 0.36, .memory = 0.7};
+}
+
+/// Bytes of L2 cache that the keys of one section of heads may fill.
+constexpr std::int64_t kSectionBytes = 24 << 20;
+
+/// Query rows of a typical sequence.
+std::int64_t typical_rows(const AttentionGeometry& geometry) {
+  if (!geometry.packed_q) return geometry.seqlen_q;
+  return ceil_div(geometry.total_q, max_of<std::int64_t>(geometry.batch, 1));
+}
+
+bool worth_packing(const AttentionGeometry& geometry, const ForwardTile& tile) {
+  const std::int64_t group = geometry.qhead_per_khead;
+  if (group == 1) return false;
+  const std::int64_t rows = typical_rows(geometry);
+  const auto apart = static_cast<double>(group * ceil_div<std::int64_t>(rows, tile.m));
+  const auto packed = static_cast<double>(ceil_div<std::int64_t>(rows * group, tile.m));
+  return apart > kMinPackGain * packed;
+}
+
+/// Blocks that the device runs at a time.
+std::int64_t resident_blocks(const ForwardTile& tile, int element_bytes, const DeviceInfo& device) {
+  // A multiprocessor has about what one block may have, and 1 KiB is reserved for each block.
+  const std::int64_t by_memory =
+      (device.smem_per_block_bytes + 1024) / (tile.layout(element_bytes).bytes + 1024);
+  return device.num_sms * clamp_to<std::int64_t>(by_memory, 1, tile.min_blocks);
+}
+
+/// Key blocks that a tile visits at most.
+std::int64_t max_key_blocks(const AttentionGeometry& geometry, const ForwardTile& tile) {
+  const algorithm::Window& window = geometry.window;
+  const std::int64_t seen = min_of(geometry.seqlen_k, window.left + window.right + tile.m);
+  return ceil_div<std::int64_t>(max_of<std::int64_t>(seen, 1), tile.n);
+}
+
+std::int64_t partial_bytes(std::int64_t tiles, const ForwardTile& tile) {
+  return tiles * tile.m * tile.d * 4;
+}
+
+std::int64_t choose_num_splits(const AttentionGeometry& geometry, const ForwardTile& tile,
+                               std::int64_t tiles, std::int64_t resident) {
+  if (tiles == 0 || 4 * tiles > 3 * resident) return 1;
+  const std::int64_t min_blocks =
+      partial_bytes(tiles, tile) <= kFewPartialBytes ? kMinSplitBlocks : kMinSplitBlocksOfManyRows;
+  const std::int64_t most = min_of(kMaxSplits, max_key_blocks(geometry, tile) / min_blocks);
+  return clamp_to<std::int64_t>(resident / tiles, 1, max_of<std::int64_t>(most, 1));
+}
+
+/// Neighbouring heads that are not packed may share their keys.
+std::int64_t section_of(const AttentionProblem& problem, const AttentionGeometry& geometry,
+                        const ForwardSchedule& schedule) {
+  const std::int64_t bytes = geometry.seqlen_k * (geometry.headdim + geometry.headdim_v) *
+                             dtype_bytes(problem.k.dtype) * schedule.group /
+                             geometry.qhead_per_khead;
+  const std::int64_t pairs = max_of<std::int64_t>(geometry.batch * schedule.heads, 1);
+  return clamp_to<std::int64_t>(kSectionBytes / max_of<std::int64_t>(bytes, 1), 1, pairs);
+}
+
+}  // namespace
+
+const ForwardTile& choose_forward_tile(DType dtype, std::int64_t headdim,
+                                       std::int64_t smem_per_block_bytes) {
+  const std::span<const ForwardTile> tiles = tiles_of(dtype);
+  for (const ForwardTile& tile : tiles) {
+    if (tile.d >= headdim &&
+        fits(tile, static_cast<int>(dtype_bytes(dtype)), smem_per_block_bytes)) {
+      return tile;
+    }
+  }
+  return tiles.back();
+}
+
+const ForwardTile& planned_forward_tile(DType dtype, std::int64_t headdim,
+                                        const KernelConfig& config) {
+  const std::span<const ForwardTile> tiles = tiles_of(dtype);
+  for (const ForwardTile& tile : tiles) {
+    if (tile.d >= headdim && tile.m == config.tile.m && tile.n == config.tile.n) return tile;
+  }
+  return tiles.back();
+}
+
+ForwardSchedule forward_schedule(const AttentionProblem& problem, const AttentionGeometry& geometry,
+                                 const KernelConfig& config) {
+  const std::int64_t group = config.pack_gqa ? geometry.qhead_per_khead : 1;
+  const std::int64_t tile_m = config.tile.m;
+  ForwardSchedule schedule;
+  schedule.tile_m = static_cast<std::int32_t>(tile_m);
+  schedule.group = static_cast<std::int32_t>(group);
+  schedule.heads = static_cast<std::int32_t>(geometry.nheads_q / group);
+  schedule.num_splits = static_cast<std::int32_t>(config.num_splits);
+  schedule.packed = geometry.packed_q;
+  // Every packed sequence may leave one tile partly filled.
+  const std::int64_t m_blocks = geometry.packed_q ? geometry.total_q * group / tile_m +
+                                                        min_of(geometry.batch, geometry.total_q)
+                                                  : ceil_div(geometry.seqlen_q * group, tile_m);
+  schedule.m_blocks = static_cast<std::int32_t>(m_blocks);
+  schedule.section = static_cast<std::int32_t>(section_of(problem, geometry, schedule));
+  return schedule;
+}
+
+KernelConfig configure_forward(const AttentionProblem& problem, const AttentionGeometry& geometry,
+                               const DeviceInfo& device) {
+  const DType dtype = problem.q.dtype;
+  const ForwardTile& tile = choose_forward_tile(dtype, max_of(geometry.headdim, geometry.headdim_v),
+                                                device.smem_per_block_bytes);
+  KernelConfig config;
+  config.tile = {.m = tile.m, .n = tile.n};
+  config.num_stages = tile.num_stages;
+  config.num_threads = tile.num_threads();
+  config.pack_gqa = worth_packing(geometry, tile);
+  const std::int64_t tiles = forward_schedule(problem, geometry, config)
+                                 .num_tiles(static_cast<std::int32_t>(geometry.batch));
+  if (!problem.batch_invariant) {
+    config.num_splits = choose_num_splits(
+        geometry, tile, tiles, resident_blocks(tile, static_cast<int>(dtype_bytes(dtype)), device));
+  }
+  if (config.num_splits > 1) {
+    const std::int64_t slots = tiles * config.num_splits;
+    config.workspace = {{"out of the splits", partial_bytes(slots, tile)},
+                        {"lse of the splits", slots * tile.m * 4}};
+  }
+  return config;
+}
+
+double predict_forward(const AttentionProblem& problem, const AttentionGeometry& geometry,
+                       const KernelConfig& config, const DeviceInfo& device) {
+  const DType dtype = problem.q.dtype;
+  const ForwardTile& tile =
+      planned_forward_tile(dtype, max_of(geometry.headdim, geometry.headdim_v), config);
+  const auto tiles = static_cast<double>(forward_schedule(problem, geometry, config)
+                                             .num_tiles(static_cast<std::int32_t>(geometry.batch)));
+  AttentionWork work = attention_work(problem);
+  // Rows and columns that only fill a tile cost as much as others.
+  const double rows =
+      static_cast<double>(geometry.total_q) * static_cast<double>(geometry.nheads_q);
+  if (rows > 0) work.flops *= max_of(1.0, tiles * tile.m / rows);
+  work.flops *= 2.0 * tile.d / static_cast<double>(geometry.headdim + geometry.headdim_v);
+  const double resident =
+      static_cast<double>(resident_blocks(tile, static_cast<int>(dtype_bytes(dtype)), device));
+  const double blocks = max_of(tiles * static_cast<double>(config.num_splits), 1.0);
+  Efficiency efficiency = tile_efficiency(tile, dtype);
+  efficiency.compute *= min_of(1.0, blocks / resident);
+  // A multiprocessor asks for so much at a time: few blocks do not fill the memory's pipe.
+  efficiency.memory *= min_of(1.0, blocks / static_cast<double>(device.num_sms));
+  double time_us = roofline_us(work, dtype, device, efficiency);
+  if (config.num_splits > 1) {
+    const double bytes = 2.0 * static_cast<double>(config.workspace_bytes());
+    time_us += kCombineUs + bytes / (device.read_gbs * 1e3);
+  }
+  return time_us;
+}
+
+}  // namespace foveal::cuda::portable

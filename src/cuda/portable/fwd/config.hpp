@@ -1,0 +1,38 @@
+// What portable_fwd decides before any data is there: tile, packing of heads, splits of the keys,
+// and the workspace.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cuda/portable/fwd/args.hpp"
+#include "cuda/portable/fwd/tile_config.hpp"
+#include "plan/kernel_entry.hpp"
+
+namespace foveal::cuda::portable {
+
+/// Parts of the workspace, in KernelConfig::workspace's order; absent where nothing is split.
+enum class ForwardPart : std::size_t { kOut = 0, kLse = 1 };
+
+/// The tile for a headdim, a dtype and what a block may have of shared memory.
+[[nodiscard]] const ForwardTile& choose_forward_tile(DType dtype, std::int64_t headdim,
+                                                     std::int64_t smem_per_block_bytes);
+
+/// The tile that `config` was made with.
+[[nodiscard]] const ForwardTile& planned_forward_tile(DType dtype, std::int64_t headdim,
+                                                      const planner::KernelConfig& config);
+
+/// How the blocks of a launch are numbered, as `config` has decided.
+[[nodiscard]] ForwardSchedule forward_schedule(const AttentionProblem& problem,
+                                               const AttentionGeometry& geometry,
+                                               const planner::KernelConfig& config);
+
+[[nodiscard]] planner::KernelConfig configure_forward(const AttentionProblem& problem,
+                                                      const AttentionGeometry& geometry,
+                                                      const DeviceInfo& device);
+
+[[nodiscard]] double predict_forward(const AttentionProblem& problem,
+                                     const AttentionGeometry& geometry,
+                                     const planner::KernelConfig& config, const DeviceInfo& device);
+
+}  // namespace foveal::cuda::portable
