@@ -64,7 +64,8 @@ def append_kv(k: Any, v: Any, k_new: Any, v_new: Any, seqused_k: Any, *, q: Any 
     """Writes k_new and v_new [batch, seqlen_new, nheads_k, headdim] into the caches k and v, at the
     end of each sequence: at seqused_k[b], which stays as it is. Gives the rotated q where there is
     a q. Options: rotary_cos, rotary_sin, rotary_interleaved, leftpad_k, block_table,
-    cache_batch_idx, causal (of the attention to come: it says at which positions the rows of q stand)."""
+    cache_batch_idx, causal (of the attention to come: it says at which positions the rows of q
+    stand)."""
     if _is_torch(k):
         from foveal import _torch_engine
 
