@@ -14,9 +14,9 @@ using planner::KernelConfig;
 /// In the order of preference: narrow before wide, many rows before few.
 constexpr std::array kHalfTiles = {
     ForwardHdim32::tile,       ForwardHdim64::tile,       ForwardHdim96::tile,
-    ForwardHdim128::tile,      ForwardHdim192::tile,      ForwardHdim192Small::tile,
-    ForwardHdim256::tile,      ForwardHdim256Small::tile, ForwardHdim512::tile,
-    ForwardHdim512Small::tile,
+    ForwardHdim128Plain::tile, ForwardHdim128::tile,      ForwardHdim192::tile,
+    ForwardHdim192Small::tile, ForwardHdim256::tile,      ForwardHdim256Small::tile,
+    ForwardHdim512::tile,      ForwardHdim512Small::tile,
 };
 constexpr std::array kFloatTiles = {ForwardFp32Hdim64::tile, ForwardFp32Hdim128::tile,
                                     ForwardFp32Hdim256::tile, ForwardFp32Hdim512::tile};
@@ -35,6 +35,11 @@ constexpr bool all_fit(const std::array<ForwardTile, kCount>& tiles, int element
   return true;
 }
 static_assert(all_fit(kHalfTiles, 2) && all_fit(kFloatTiles, 4));
+
+/// k and v share a tile's width.
+std::int64_t padded_headdim(const AttentionGeometry& geometry) {
+  return max_of(geometry.headdim, geometry.headdim_v);
+}
 
 std::span<const ForwardTile> tiles_of(DType dtype) {
   return dtype == DType::kFloat32 ? std::span<const ForwardTile>(kFloatTiles)
@@ -117,23 +122,34 @@ std::int64_t section_of(const AttentionProblem& problem, const AttentionGeometry
 
 }  // namespace
 
-const ForwardTile& choose_forward_tile(DType dtype, std::int64_t headdim,
+bool has_score_terms(const AttentionProblem& problem, const AttentionGeometry& geometry) {
+  return problem.softcap > 0 || problem.alibi_slopes.present() || problem.bias.present() ||
+         !(geometry.softmax_scale > 0);
+}
+
+const ForwardTile& choose_forward_tile(const AttentionProblem& problem,
+                                       const AttentionGeometry& geometry,
                                        std::int64_t smem_per_block_bytes) {
-  const std::span<const ForwardTile> tiles = tiles_of(dtype);
+  const auto element_bytes = static_cast<int>(dtype_bytes(problem.q.dtype));
+  const bool plain = !has_score_terms(problem, geometry) && problem.dropout_p == 0;
+  const std::span<const ForwardTile> tiles = tiles_of(problem.q.dtype);
   for (const ForwardTile& tile : tiles) {
-    if (tile.d >= headdim &&
-        fits(tile, static_cast<int>(dtype_bytes(dtype)), smem_per_block_bytes)) {
+    if (tile.d >= padded_headdim(geometry) && (plain || !tile.plain) &&
+        fits(tile, element_bytes, smem_per_block_bytes)) {
       return tile;
     }
   }
   return tiles.back();
 }
 
-const ForwardTile& planned_forward_tile(DType dtype, std::int64_t headdim,
+const ForwardTile& planned_forward_tile(DType dtype, const AttentionGeometry& geometry,
                                         const KernelConfig& config) {
   const std::span<const ForwardTile> tiles = tiles_of(dtype);
   for (const ForwardTile& tile : tiles) {
-    if (tile.d >= headdim && tile.m == config.tile.m && tile.n == config.tile.n) return tile;
+    if (tile.d >= padded_headdim(geometry) && tile.m == config.tile.m && tile.n == config.tile.n &&
+        tile.num_threads() == config.num_threads) {
+      return tile;
+    }
   }
   return tiles.back();
 }
@@ -160,8 +176,7 @@ ForwardSchedule forward_schedule(const AttentionProblem& problem, const Attentio
 KernelConfig configure_forward(const AttentionProblem& problem, const AttentionGeometry& geometry,
                                const DeviceInfo& device) {
   const DType dtype = problem.q.dtype;
-  const ForwardTile& tile = choose_forward_tile(dtype, max_of(geometry.headdim, geometry.headdim_v),
-                                                device.smem_per_block_bytes);
+  const ForwardTile& tile = choose_forward_tile(problem, geometry, device.smem_per_block_bytes);
   KernelConfig config;
   config.tile = {.m = tile.m, .n = tile.n};
   config.num_stages = tile.num_stages;
@@ -184,8 +199,7 @@ KernelConfig configure_forward(const AttentionProblem& problem, const AttentionG
 double predict_forward(const AttentionProblem& problem, const AttentionGeometry& geometry,
                        const KernelConfig& config, const DeviceInfo& device) {
   const DType dtype = problem.q.dtype;
-  const ForwardTile& tile =
-      planned_forward_tile(dtype, max_of(geometry.headdim, geometry.headdim_v), config);
+  const ForwardTile& tile = planned_forward_tile(dtype, geometry, config);
   const auto tiles = static_cast<double>(forward_schedule(problem, geometry, config)
                                              .num_tiles(static_cast<std::int32_t>(geometry.batch)));
   AttentionWork work = attention_work(problem);

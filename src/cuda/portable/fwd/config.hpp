@@ -14,13 +14,20 @@ namespace foveal::cuda::portable {
 /// Parts of the workspace, in KernelConfig::workspace's order; absent where nothing is split.
 enum class ForwardPart : std::size_t { kOut = 0, kLse = 1 };
 
-/// The tile for a headdim, a dtype and what a block may have of shared memory.
-[[nodiscard]] const ForwardTile& choose_forward_tile(DType dtype, std::int64_t headdim,
+/// The tile for a problem and what a block may have of shared memory.
+[[nodiscard]] const ForwardTile& choose_forward_tile(const AttentionProblem& problem,
+                                                     const AttentionGeometry& geometry,
                                                      std::int64_t smem_per_block_bytes);
 
 /// The tile that `config` was made with.
-[[nodiscard]] const ForwardTile& planned_forward_tile(DType dtype, std::int64_t headdim,
+[[nodiscard]] const ForwardTile& planned_forward_tile(DType dtype,
+                                                      const AttentionGeometry& geometry,
                                                       const planner::KernelConfig& config);
+
+/// Whether more than softmax_scale lies between the product and the softmax. A scale that isn't
+/// positive is such a term: it can't be taken into the exponent.
+[[nodiscard]] bool has_score_terms(const AttentionProblem& problem,
+                                   const AttentionGeometry& geometry);
 
 /// How the blocks of a launch are numbered, as `config` has decided.
 [[nodiscard]] ForwardSchedule forward_schedule(const AttentionProblem& problem,

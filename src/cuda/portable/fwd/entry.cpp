@@ -80,6 +80,7 @@ constexpr auto kInstances = std::to_array<Instance>({
     instance<ForwardHdim32, DType::kFloat16>(),
     instance<ForwardHdim64, DType::kFloat16>(),
     instance<ForwardHdim96, DType::kFloat16>(),
+    instance<ForwardHdim128Plain, DType::kFloat16>(),
     instance<ForwardHdim128, DType::kFloat16>(),
     instance<ForwardHdim192, DType::kFloat16>(),
     instance<ForwardHdim192Small, DType::kFloat16>(),
@@ -90,6 +91,7 @@ constexpr auto kInstances = std::to_array<Instance>({
     instance<ForwardHdim32, DType::kBFloat16>(),
     instance<ForwardHdim64, DType::kBFloat16>(),
     instance<ForwardHdim96, DType::kBFloat16>(),
+    instance<ForwardHdim128Plain, DType::kBFloat16>(),
     instance<ForwardHdim128, DType::kBFloat16>(),
     instance<ForwardHdim192, DType::kBFloat16>(),
     instance<ForwardHdim192Small, DType::kBFloat16>(),
@@ -144,8 +146,7 @@ ForwardArgs make_args(const planner::LaunchContext& context, const ForwardTile& 
   args.v_whole_units = whole_units(problem.v, tensors.v);
   args.out_in_pairs = rows_begin_at(problem.out, tensors.out, 2 * dtype_bytes(problem.out.dtype));
   const ScoreArgs& score = args.attention.score;
-  args.has_score_terms = score.softcap > 0 || score.alibi_slopes != nullptr ||
-                         score.bias != nullptr || !(score.softmax_scale > 0);
+  args.has_score_terms = has_score_terms(problem, context.geometry);
   if (score.softcap > 0) {
     args.cap_log2 = static_cast<float>(2.0 * 1.4426950408889634 / score.softcap);
     args.cap_double = 2.0f * score.softcap;
@@ -158,14 +159,9 @@ ForwardArgs make_args(const planner::LaunchContext& context, const ForwardTile& 
   return args;
 }
 
-const ForwardTile& tile_of(const planner::LaunchContext& context) {
-  const AttentionGeometry& geometry = context.geometry;
-  return planned_forward_tile(context.problem.q.dtype, max_of(geometry.headdim, geometry.headdim_v),
-                              context.config);
-}
-
 Status launch(const planner::LaunchContext& context) {
-  const ForwardTile& tile = tile_of(context);
+  const ForwardTile& tile =
+      planned_forward_tile(context.problem.q.dtype, context.geometry, context.config);
   const Launch launch_instance = launch_of(tile, context.problem.q.dtype);
   FOVEAL_ASSERT(launch_instance != nullptr);
   const ForwardArgs args = make_args(context, tile);

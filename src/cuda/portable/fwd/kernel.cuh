@@ -198,10 +198,8 @@ FOVEAL_DEVICE void attend(const ForwardArgs& args, const TileState& tile, std::u
   constexpr ForwardTile kTile = Shape::kTile;
   constexpr ForwardLayout kLayout = Shape::kLayout;
   const ForwardWork& work = tile.work;
-  const auto place = WarpPlace<Shape>::of_thread(static_cast<int>(threadIdx.x));
   const typename Shape::QTile q{shared + kLayout.q};
   const typename Shape::PTile shared_p{shared + kLayout.p};
-  const RowExchange<Shape> exchange{shared + kLayout.stats, place};
   const float factor_log2 =
       args.has_score_terms ? 1.0f : args.attention.score.softmax_scale * kLog2E;
 
@@ -216,13 +214,15 @@ FOVEAL_DEVICE void attend(const ForwardArgs& args, const TileState& tile, std::u
 
 #pragma unroll 1
     for (std::int32_t n_block = tile.n_min; n_block < tile.n_max; ++n_block) {
+      const auto place = WarpPlace<Shape>::of_thread(ptx::thread_index_anew());
+      const RowExchange<Shape> exchange{shared + kLayout.stats, place};
       ScoreFragment<Shape> s = {};
 #pragma unroll 1
       for (int chunk = 0; chunk < kTile.chunks; ++chunk) {
         const typename Shape::KChunk keys{stream.acquire(n_block, chunk)};
         multiply_scores(s, q, place.row, chunk * Shape::KChunk::kUnits, keys, place.key);
       }
-      if (args.has_score_terms) {
+      if (!kTile.plain && args.has_score_terms) {
         add_score_terms<Element>(s, args, work, lane_place<Shape>(tile, n_block));
       }
       if (n_block < tile.full_min || n_block >= tile.full_max) {
@@ -239,7 +239,7 @@ FOVEAL_DEVICE void attend(const ForwardArgs& args, const TileState& tile, std::u
       }
       move_maxima(state, maxima, factor_log2, acc);
       exponentiate(s, state, factor_log2);
-      if (attention.dropout.p > 0) {
+      if (!kTile.plain && attention.dropout.p > 0) {
         drop_weights(s, tile.dropout, attention.nheads_q, work, lane_place<Shape>(tile, n_block));
       }
       if constexpr (kTile.shares_rows()) {
@@ -259,10 +259,12 @@ FOVEAL_DEVICE void attend(const ForwardArgs& args, const TileState& tile, std::u
     }
     ptx::copy_async_wait<0>();
   }
+  const auto place = WarpPlace<Shape>::of_thread(ptx::thread_index_anew());
 #pragma unroll
   for (float& sum : state.sum) sum = quad_sum(sum);
   if constexpr (kTile.shares_rows()) {
     // The last block's maxima have been read: a barrier came after.
+    const RowExchange<Shape> exchange{shared + kLayout.stats, place};
     exchange.publish(state.sum);
     __syncthreads();
     exchange.collect(state.sum, [](float a, float b) { return a + b; });

@@ -41,6 +41,8 @@ class KeyStream {
   static constexpr int kChunks = Shape::kTile.chunks;
   static constexpr int kParts = 2 * kChunks;
   static constexpr int kStages = Shape::kTile.num_stages;
+  /// A part has the same slot in every block.
+  static constexpr bool kFixedSlots = kParts % kStages == 0;
 
   FOVEAL_DEVICE KeyStream(const TileState& tile, std::uint32_t slots)
       : tile_(tile), slots_(slots) {}
@@ -57,9 +59,9 @@ class KeyStream {
   FOVEAL_DEVICE std::uint32_t acquire(std::int32_t n_block, int part) {
     ptx::copy_async_wait<kStages - 2>();
     __syncthreads();
-    const int slot = slot_;
+    const int slot = kFixedSlots ? part % kStages : slot_;
     load(n_block, part + kStages - 1, slot == 0 ? kStages - 1 : slot - 1);
-    slot_ = slot == kStages - 1 ? 0 : slot + 1;
+    if (!kFixedSlots) slot_ = slot == kStages - 1 ? 0 : slot + 1;
     return slot_address(slot);
   }
 

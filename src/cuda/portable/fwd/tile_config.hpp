@@ -42,6 +42,8 @@ struct ForwardTile {
   int chunks = 1;
   int num_stages = 2;
   int min_blocks = 1;  ///< blocks that a multiprocessor is to hold: bounds the registers
+  /// Leaves out softcap, ALiBi, bias and dropout, whose registers would be one too many.
+  bool plain = false;
 
   FOVEAL_HOST_DEVICE constexpr int num_threads() const { return 32 * num_warps; }
   FOVEAL_HOST_DEVICE constexpr int row_groups() const { return num_warps / column_groups; }
@@ -84,8 +86,12 @@ struct ForwardHdim64 {
 struct ForwardHdim96 {
   static constexpr ForwardTile tile{.d = 96, .m = 128, .n = 64, .num_warps = 4, .min_blocks = 2};
 };
+struct ForwardHdim128Plain {
+  static constexpr ForwardTile tile{
+      .d = 128, .m = 128, .n = 64, .num_warps = 4, .min_blocks = 2, .plain = true};
+};
 struct ForwardHdim128 {
-  static constexpr ForwardTile tile{.d = 128, .m = 128, .n = 64, .num_warps = 4, .min_blocks = 2};
+  static constexpr ForwardTile tile{.d = 128, .m = 128, .n = 64, .num_warps = 8, .min_blocks = 1};
 };
 // Wider: out of 32 rows is more than a warp's registers hold, so warps share rows.
 struct ForwardHdim192 {
