@@ -135,6 +135,7 @@ TEST(Concurrency, ManyThreadsPlanAtOnce) {
   const std::vector<Case> cases = thread_cases();
   std::vector<std::unique_ptr<BuiltCase>> built;
   for (const Case& c : cases) built.push_back(std::make_unique<BuiltCase>(c));
+  if (built.empty()) GTEST_SKIP() << "FOVEAL_TEST_KERNELS names no CPU kernel";
   std::vector<std::string> serial;
   for (const auto& one : built) serial.emplace_back(plan_of(*one)->kernel());
   std::atomic<int> different{0};

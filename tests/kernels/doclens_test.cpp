@@ -6,13 +6,14 @@
 
 #include "kernels/fault_probe.hpp"
 #include "kernels/kernel_case_test.hpp"
+#include "support/source_directory.hpp"
 
 namespace foveal::test {
 namespace {
 
 /// The packs of a group, each as lengths: the first document's keys begin first_doc_offset earlier.
 std::vector<std::vector<SeqLens>> packs_of(const std::string& group) {
-  std::ifstream file(std::string(FOVEAL_SOURCE_DIR) + "/bench/data/doclens.json");
+  std::ifstream file(source_directory() + "/bench/data/doclens.json");
   const nlohmann::json data = nlohmann::json::parse(file);
   std::vector<std::vector<SeqLens>> packs;
   for (const auto& entry : data.at("groups")) {

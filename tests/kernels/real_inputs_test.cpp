@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/fault_probe.hpp"
+#include "support/source_directory.hpp"
 
 namespace foveal::test {
 namespace {
@@ -30,7 +31,7 @@ DType file_dtype(const std::string& name) {
 }
 
 RealInput read_input(const std::string& name) {
-  std::ifstream file(std::string(FOVEAL_SOURCE_DIR) + "/examples/data/" + name + ".safetensors",
+  std::ifstream file(source_directory() + "/examples/data/" + name + ".safetensors",
                      std::ios::binary);
   const std::vector<char> bytes{std::istreambuf_iterator<char>(file), {}};
   EXPECT_GT(bytes.size(), 8u) << name;

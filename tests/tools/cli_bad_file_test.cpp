@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "support/source_directory.hpp"
 #include "tests/tools/cli_process.hpp"
 #include "tests/tools/input_file.hpp"
 #include "tests/tools/temporary_directory.hpp"
@@ -142,7 +143,8 @@ TEST_P(CliBadUsage, IsRefusedInOneSentence) {
   expect_refused(run_cli(GetParam().arguments), GetParam().message);
 }
 
-const std::string kExample = FOVEAL_SOURCE_DIR "/examples/data/minilm-packed-layer0.safetensors";
+const std::string kExample =
+    test::source_directory() + "/examples/data/minilm-packed-layer0.safetensors";
 
 const BadUsage kUsage[] = {
     {"NoCommand", {}, "A subcommand is required"},

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "support/source_directory.hpp"
 #include "tests/tools/cli_process.hpp"
 #include "tests/tools/input_file.hpp"
 #include "tests/tools/temporary_directory.hpp"
@@ -15,7 +16,7 @@ namespace {
 std::vector<std::string> example_files() {
   std::vector<std::string> files;
   for (const auto& entry :
-       std::filesystem::directory_iterator(FOVEAL_SOURCE_DIR "/examples/data")) {
+       std::filesystem::directory_iterator(test::source_directory() + "/examples/data")) {
     if (entry.path().extension() == ".safetensors") files.push_back(entry.path());
   }
   return files;

@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <cstdlib>
 
 #include "tests/tools/temporary_directory.hpp"
 
@@ -39,7 +40,8 @@ CliRun run_cli(const std::vector<std::string>& arguments, const CliSetting& sett
   const std::string out_path =
       setting.stdout_path.empty() ? directory.file("out") : setting.stdout_path;
   const std::string err_path = directory.file("err");
-  std::vector<std::string> texts{FOVEAL_CLI};
+  const char* moved = std::getenv("FOVEAL_CLI");  // where the tests run without the build tree
+  std::vector<std::string> texts{moved != nullptr && *moved != '\0' ? moved : FOVEAL_CLI};
   texts.insert(texts.end(), arguments.begin(), arguments.end());
   std::vector<std::string> environment = environment_with(setting.environment);
   const std::vector<char*> argv = pointers(texts);

@@ -1,4 +1,5 @@
 #include "tools/manifest.hpp"
+#include "support/source_directory.hpp"
 
 #include <gtest/gtest.h>
 
@@ -401,7 +402,7 @@ TEST(LoadManifest, NamesTheFile) {
 }
 
 Manifest shipped(const std::string& name) {
-  const std::string path = std::string(FOVEAL_SOURCE_DIR) + "/bench/manifests/" + name + ".json";
+  const std::string path = test::source_directory() + "/bench/manifests/" + name + ".json";
   const Result<Manifest> manifest = load_manifest(path);
   EXPECT_TRUE(manifest) << manifest.status().message();
   return manifest ? *manifest : Manifest{};

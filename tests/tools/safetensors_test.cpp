@@ -1,4 +1,5 @@
 #include "tools/safetensors.hpp"
+#include "support/source_directory.hpp"
 
 #include <gtest/gtest.h>
 
@@ -392,7 +393,7 @@ struct KnownTensor {
 };
 
 std::filesystem::path example_data() {
-  return std::filesystem::path(FOVEAL_SOURCE_DIR) / "examples" / "data";
+  return std::filesystem::path(test::source_directory()) / "examples" / "data";
 }
 
 /// Files that another program wrote.

@@ -15,6 +15,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "support/source_directory.hpp"
 #include "unit/reference_case.hpp"
 
 namespace foveal::test {
@@ -138,7 +139,7 @@ void expect_answers(DataFile& file) {
 TEST(ReferenceData, RealInputsGiveTheAnswersInTheirFiles) {
   int num_files = 0;
   for (const auto& entry :
-       std::filesystem::directory_iterator(FOVEAL_SOURCE_DIR "/examples/data")) {
+       std::filesystem::directory_iterator(test::source_directory() + "/examples/data")) {
     if (entry.path().extension() != ".safetensors") continue;
     SCOPED_TRACE(entry.path().filename().string());
     DataFile file = read_file(entry.path());
