@@ -78,7 +78,7 @@ struct ForwardTile {
 // fp16 and bf16. Up to 128 columns a warp keeps 32 rows of scores and of out: fewer rows would read
 // k and v from shared memory more often than its bandwidth allows.
 struct ForwardHdim32 {
-  static constexpr ForwardTile tile{.d = 32, .m = 128, .n = 64, .num_warps = 4, .min_blocks = 3};
+  static constexpr ForwardTile tile{.d = 32, .m = 128, .n = 64, .num_warps = 4, .min_blocks = 2};
 };
 struct ForwardHdim64 {
   static constexpr ForwardTile tile{.d = 64, .m = 128, .n = 64, .num_warps = 4, .min_blocks = 2};

@@ -1,5 +1,5 @@
 // Merges the partial results of a tile's splits.
-#include "algorithm/split_merge.hpp"
+#include "algorithm/online_softmax.hpp"
 #include "cuda/portable/fwd/epilogue.cuh"
 #include "cuda/portable/fwd/launch.hpp"
 #include "cuda/runtime/launch_kernel.hpp"
@@ -11,41 +11,78 @@ constexpr int kCombineWarps = 4;
 /// Columns that a lane merges at a time: two adjacent ones.
 constexpr int kLaneColumns = 2;
 
-/// Columns [column, column + 2) of a row over all splits, in their order. A split without a key for
-/// the row has nothing to add.
-FOVEAL_DEVICE float2 merge_columns(const ForwardArgs& args, std::int64_t first_row, int column,
-                                   float& lse) {
-  const std::int64_t rows_a_split = args.schedule.tile_m;
-  float2 sum{0.0f, 0.0f};
-  lse = algorithm::kNegativeInfinity;
-  for (int split = 0; split < args.schedule.num_splits; ++split) {
-    const std::int64_t row = first_row + split * rows_a_split;
-    const float split_lse = args.partials.lse[row];
-    if (split_lse == algorithm::kNegativeInfinity) continue;
-    const algorithm::MergeWeights weights = algorithm::merge_weights(lse, split_lse);
-    const auto part =
-        *reinterpret_cast<const float2*>(args.partials.out + row * args.partials.ld + column);
-    sum.x = weights.weight_a * sum.x + weights.weight_b * part.x;
-    sum.y = weights.weight_a * sum.y + weights.weight_b * part.y;
-    lse = weights.lse;
+FOVEAL_DEVICE float warp_max(float value) {
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) {
+    value = fmaxf(value, __shfl_xor_sync(~0u, value, distance));
   }
-  return sum;
+  return value;
 }
+FOVEAL_DEVICE float warp_sum(float value) {
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) {
+    value += __shfl_xor_sync(~0u, value, distance);
+  }
+  return value;
+}
+
+/// The partial results of one row: split s lies s * stride rows after the first.
+struct SplitRows {
+  const ForwardPartials& partials;
+  std::int64_t first;
+  std::int64_t stride;
+  int count;
+
+  FOVEAL_DEVICE float lse(int split) const { return partials.lse[first + split * stride]; }
+  FOVEAL_DEVICE float2 out(int split, int column) const {
+    const std::int64_t row = first + split * stride;
+    return *reinterpret_cast<const float2*>(partials.out + row * partials.ld + column);
+  }
+
+  /// log sum exp(lse) over the splits, by a warp; -inf when none has a key for the row.
+  FOVEAL_DEVICE float merged_lse() const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    float max = algorithm::kNegativeInfinity;
+    for (int split = lane; split < count; split += 32) max = fmaxf(max, lse(split));
+    max = warp_max(max);
+    if (max == algorithm::kNegativeInfinity) return max;
+    float sum = 0.0f;
+    for (int split = lane; split < count; split += 32) sum += expf(lse(split) - max);
+    return max + logf(warp_sum(sum));
+  }
+
+  /// sum exp(lse of split - lse) * out of split, in the order of the splits.
+  FOVEAL_DEVICE float2 merged_out(float lse_of_row, int column) const {
+    float2 sum{0.0f, 0.0f};
+    for (int split = 0; split < count; ++split) {
+      const float split_lse = lse(split);
+      // A split without a key for the row adds nothing, also where no other has one.
+      if (split_lse == algorithm::kNegativeInfinity) continue;
+      const float weight = expf(split_lse - lse_of_row);
+      const float2 part = out(split, column);
+      sum.x += weight * part.x;
+      sum.y += weight * part.y;
+    }
+    return sum;
+  }
+};
 
 template <class Element>
 FOVEAL_DEVICE void combine_row(const ForwardArgs& args, const ForwardWork& work, std::int32_t r) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
+  const ForwardSchedule& schedule = args.schedule;
   const std::int64_t first_row =
-      static_cast<std::int64_t>(work.tile) * args.schedule.num_splits * args.schedule.tile_m +
-      (r - work.row_min);
+      static_cast<std::int64_t>(work.tile) * schedule.num_splits * schedule.tile_m;
+  const SplitRows splits{args.partials, first_row + (r - work.row_min), schedule.tile_m,
+                         schedule.num_splits};
+  const float lse = splits.merged_lse();
   const std::int64_t offset = work.offset(args.attention.out.strides, r);
   for (int column = kLaneColumns * lane; column < args.attention.headdim_v;
        column += 32 * kLaneColumns) {
-    float lse;
-    const float2 value = merge_columns(args, first_row, column, lse);
+    const float2 value = splits.merged_out(lse, column);
     store_out<Element>(args, offset, column, value.x, value.y);
-    if (column == 0) store_lse(args, work, r, lse);
   }
+  if (lane == 0) store_lse(args, work, r, lse);
 }
 
 /// One block a tile; a warp takes every kCombineWarps-th row.
