@@ -17,9 +17,10 @@
 #include "tools/bench_report.hpp"
 #include "tools/commands.hpp"
 #include "tools/device_flags.hpp"
+#include "tools/gpu_session.hpp"
 #include "tools/message_text.hpp"
 #include "tools/progress.hpp"
-#include "tools/workload_input.hpp"
+#include "tools/workload_run.hpp"
 
 namespace foveal::tools {
 namespace {
@@ -36,129 +37,44 @@ struct BenchOptions {
   [[nodiscard]] bool writes_json() const { return !json_path.empty() && !prints_json(); }
 };
 
-/// Memory that calls of a memory-bound workload rotate over: several times a large L3 cache.
-constexpr std::int64_t kRotatedBytes = std::int64_t{256} << 20;
-constexpr std::int64_t kMaxCopies = 64;
-
-/// One workload's plans over one or more copies of its tensors.
-class WorkloadRun {
- public:
-  static Result<WorkloadRun> prepare(const Workload& workload, const Device& device) {
-    FOVEAL_ASSIGN_OR_RETURN(input, make_workload_input(workload));
-    WorkloadRun run(workload);
-    run.inputs_.push_back(std::move(input));
-    const WorkloadInput& first = run.inputs_.front();
-    FOVEAL_ASSIGN_OR_RETURN(forward, plan(first.forward, device));
-    run.forward_ = std::move(forward);
-    std::size_t bytes = run.forward_->workspace_bytes();
-    if (first.backward) {
-      FOVEAL_ASSIGN_OR_RETURN(backward, plan(*first.backward, device));
-      run.backward_ = std::move(backward);
-      bytes = std::max(bytes, run.backward_->workspace_bytes());
-    }
-    FOVEAL_ASSIGN_OR_RETURN(
-        workspace, AlignedBuffer::allocate(static_cast<std::int64_t>(bytes), "the workspace"));
-    run.workspace_ = std::move(workspace);
-    return run;
-  }
-
-  /// Both passes once, for the check.
-  Status run_all() {
-    FOVEAL_RETURN_IF_ERROR(run_plan(*forward_, inputs_.front()));
-    return backward_ ? run_plan(*backward_, inputs_.front()) : Status::ok();
-  }
-
-  /// What is timed; call number n takes its turn among the copies.
-  Status call(std::int64_t n) {
-    const WorkloadInput& input = inputs_[static_cast<std::size_t>(n) % inputs_.size()];
-    if (workload_.pass != WorkloadPass::kBackward) {
-      FOVEAL_RETURN_IF_ERROR(run_plan(*forward_, input));
-    }
-    return backward_ ? run_plan(*backward_, input) : Status::ok();
-  }
-
-  /// Copies for a memory-bound workload that would otherwise stay in a cache.
-  Status add_copies() {
-    if (!memory_bound()) return Status::ok();
-    const std::int64_t bytes = std::max<std::int64_t>(inputs_.front().tensor_bytes(), 1);
-    const std::int64_t wanted = std::min(kMaxCopies, (kRotatedBytes + bytes - 1) / bytes);
-    while (static_cast<std::int64_t>(inputs_.size()) < wanted) {
-      FOVEAL_ASSIGN_OR_RETURN(copy, clone(inputs_.front()));
-      inputs_.push_back(std::move(copy));
-    }
-    return Status::ok();
-  }
-
-  [[nodiscard]] bool memory_bound() const {
-    const Explanation& explanation = forward_->explanation();
-    return !backward_ && explanation.memory_time_us > explanation.compute_time_us;
-  }
-
-  [[nodiscard]] const WorkloadInput& input() const { return inputs_.front(); }
-
-  [[nodiscard]] BenchRow describe() const {
-    BenchRow row;
-    row.id = workload_.id;
-    row.role = workload_.role;
-    row.pass = workload_.pass;
-    row.memory_bound = memory_bound();
-    row.copies = static_cast<std::int64_t>(inputs_.size());
-    row.peak_bytes = input().tensor_bytes() + static_cast<std::int64_t>(workspace_.size());
-    if (workload_.pass != WorkloadPass::kBackward) add_plan(row, *forward_);
-    if (backward_) add_plan(row, *backward_);
-    return row;
-  }
-
- private:
-  explicit WorkloadRun(const Workload& workload) : workload_(workload) {}
-
-  Status run_plan(const Plan& planned, const WorkloadInput& input) {
-    return planned.run(input.tensors, workspace_.data(), workspace_.size());
-  }
-
-  void add_plan(BenchRow& row, const Plan& planned) const {
-    const AttentionWork work = attention_work(planned.problem(), &input().tensors);
-    row.work.visible_pairs = work.visible_pairs;
-    row.work.flops += work.flops;
-    row.work.read_bytes += work.read_bytes;
-    row.work.written_bytes += work.written_bytes;
-    row.problem += (row.problem.empty() ? "" : "; ") + planned.explanation().problem;
-    row.kernels.emplace_back(planned.kernel());
-    row.configurations.push_back(planned.explanation().configuration);
-  }
-
-  Workload workload_;
-  std::vector<WorkloadInput> inputs_;
-  std::optional<Plan> forward_;
-  std::optional<Plan> backward_;
-  AlignedBuffer workspace_;
-};
-
 Result<BenchRow> bench_workload(const Workload& workload, const Manifest& manifest,
                                 const Device& device, const TimingSettings& settings,
                                 Progress& progress) {
   progress.show(fmt::format("{}: inputs", workload.id));
   FOVEAL_ASSIGN_OR_RETURN(run, WorkloadRun::prepare(workload, device));
-  FOVEAL_RETURN_IF_ERROR(run.run_all());
+  FOVEAL_RETURN_IF_ERROR(run->run_all());
   progress.show(fmt::format("{}: oracle", workload.id));
-  FOVEAL_ASSIGN_OR_RETURN(
-      check, check_workload(run.input(), manifest.accuracy.of(workload.dtype), device.num_threads));
+  FOVEAL_ASSIGN_OR_RETURN(check, check_workload(run->input(), manifest.accuracy.of(workload.dtype),
+                                                device.num_threads));
   if (!check.passed()) {
-    BenchRow row = run.describe();
+    BenchRow row = run->describe();
     row.check = std::move(check);
     return row;
   }
-  FOVEAL_RETURN_IF_ERROR(run.add_copies());
+  FOVEAL_RETURN_IF_ERROR(run->prepare_timing());
   progress.show(fmt::format("{}: timing", workload.id));
   FOVEAL_ASSIGN_OR_RETURN(timing,
-                          time_in_turn(settings, [&](std::int64_t n) { return run.call(n); }));
-  BenchRow row = run.describe();
+                          time_in_turn(settings, [&](std::int64_t first, std::int64_t calls) {
+                            return run->sample_us(first, calls);
+                          }));
+  BenchRow row = run->describe();
   row.check = std::move(check);
   row.timing = summarize(timing);
   row.samples_us = timing.arm_a;
   row.samples_us.insert(row.samples_us.end(), timing.arm_b.begin(), timing.arm_b.end());
   row.calls_per_sample = timing.calls_per_sample;
   return row;
+}
+
+/// Of a GPU the memory's rate is measured, by a copy; products are held against its description.
+Result<MachineRates> measure_ceilings(const DeviceInfo& device) {
+  if (device.type == DeviceType::kCpu) return measure_machine(device.num_threads);
+  FOVEAL_ASSIGN_OR_RETURN(session, GpuSession::open(device.index));
+  FOVEAL_ASSIGN_OR_RETURN(copy_gbs, session->measure_copy_gbs());
+  return MachineRates{.num_threads = 0,
+                      .instruction_set = fmt::format("sm_{}", device.sm),
+                      .fp32_gflops = device.fp32_gflops,
+                      .read_gbs = copy_gbs};
 }
 
 Status write_json(const std::string& path, const std::string& text) {
@@ -171,10 +87,6 @@ Result<int> bench(const BenchOptions& options) {
   FOVEAL_ASSIGN_OR_RETURN(manifest, load_manifest(options.manifest_path));
   if (options.writes_json()) FOVEAL_RETURN_IF_ERROR(check_writable(options.json_path));
   FOVEAL_ASSIGN_OR_RETURN(device, device_of(options.device));
-  if (device.type != DeviceType::kCpu) {
-    return Status::unsupported(fmt::format("--device {}: foveal bench times the CPU in this build",
-                                           options.device.device));
-  }
   const auto chosen = [&](const Workload& workload) {
     return workload.id.find(options.only) != std::string::npos;
   };
@@ -194,7 +106,7 @@ Result<int> bench(const BenchOptions& options) {
   {
     Progress progress;
     progress.show("measuring the machine");
-    FOVEAL_ASSIGN_OR_RETURN(ceilings, measure_machine(device.num_threads));
+    FOVEAL_ASSIGN_OR_RETURN(ceilings, measure_ceilings(report.device));
     report.ceilings = ceilings;
     for (const Workload& workload : manifest.workloads) {
       if (!chosen(workload)) continue;
@@ -214,10 +126,12 @@ const char* const kFooter =
     "Each workload is first checked against the fp64 oracle (a wrong one is reported, not timed),\n"
     "then timed as two arms in turn, A B B A ...: the difference between the arms is the noise\n"
     "that `foveal compare` allows for. Memory-bound workloads rotate over copies of their inputs,\n"
-    "so that nothing stays in a cache. Peak memory is inputs, results and workspace.\n"
+    "so that nothing stays in a cache. A GPU's calls are recorded in a graph and timed by its\n"
+    "events. Peak memory is inputs, results and workspace.\n"
     "\nExamples:\n"
     "  foveal bench bench/manifests/foundation.json --json base.json\n"
     "  foveal bench bench/manifests/cpu.json --only decode --rounds 15\n"
+    "  foveal bench bench/manifests/decode.json --device cuda:0\n"
     "\nExit codes: 0 done, 1 a result was wrong, 2 bad input or usage.";
 
 }  // namespace

@@ -24,6 +24,20 @@ std::string error_text(const WorkloadCheck& check) {
   return text;
 }
 
+std::string heading(const BenchReport& report) {
+  const DeviceInfo& device = report.device;
+  if (device.type == DeviceType::kCuda) {
+    return fmt::format(
+        "{} on {}, {} SMs; ceilings: copies {:.0f} GB/s (measured), products {:.0f} GFLOP/s in "
+        "fp16\n",
+        report.manifest, device.name, device.num_sms, report.ceilings.read_gbs, device.fp16_gflops);
+  }
+  return fmt::format(
+      "{} on {}, {} threads; measured ceilings: fp32 {:.0f} GFLOP/s, read {:.1f} GB/s\n",
+      report.manifest, device.name, device.num_threads, report.ceilings.fp32_gflops,
+      report.ceilings.read_gbs);
+}
+
 OrderedJson check_json(const WorkloadCheck& check) {
   OrderedJson json{
       {"passed", check.passed()}, {"coverage", check.coverage}, {"results", OrderedJson::array()}};
@@ -83,16 +97,16 @@ bool BenchReport::all_right() const {
 }
 
 double BenchReport::percent_of_ceiling(const BenchRow& row) const {
-  const double ceiling = row.memory_bound ? ceilings.read_gbs : ceilings.fp32_gflops;
+  // The CPU's kernels compute in fp32, whatever the dtype.
+  const double products =
+      device.type == DeviceType::kCuda ? device.gflops(row.dtype) : ceilings.fp32_gflops;
+  const double ceiling = row.memory_bound ? ceilings.read_gbs : products;
   if (ceiling <= 0) return 0;
   return 100 * (row.memory_bound ? row.gbs() : row.gflops()) / ceiling;
 }
 
 std::string bench_text(const BenchReport& report) {
-  std::string text = fmt::format(
-      "{} on {}, {} threads; measured ceilings: fp32 {:.0f} GFLOP/s, read {:.1f} GB/s\n",
-      report.manifest, report.device.name, report.device.num_threads, report.ceilings.fp32_gflops,
-      report.ceilings.read_gbs);
+  std::string text = heading(report);
   std::size_t width = 8;
   for (const BenchRow& row : report.rows) width = std::max(width, row.id.size());
   text += fmt::format("{:<{}}  {:<9}  {:>10}  {:>7}  {:>10}  {:>16}  {:>7}  {}\n", "workload",

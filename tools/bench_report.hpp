@@ -22,6 +22,7 @@ struct BenchRow {
   std::string id;
   WorkloadRole role = WorkloadRole::kInfo;
   WorkloadPass pass = WorkloadPass::kForward;
+  DType dtype = DType::kNone;
   std::string problem;               ///< to_string of the forward (or backward) problem.
   std::vector<std::string> kernels;  ///< One for each pass that is timed.
   std::vector<std::string> configurations;
@@ -49,7 +50,8 @@ struct BenchReport {
   std::vector<BenchRow> rows;
 
   [[nodiscard]] bool all_right() const;
-  /// Of the measured ceiling that bounds the row.
+  /// Of the ceiling that bounds the row: measured, but for a GPU's products, which are held against
+  /// the rate of its description.
   [[nodiscard]] double percent_of_ceiling(const BenchRow& row) const;
 };
 

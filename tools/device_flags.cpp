@@ -33,7 +33,8 @@ Status force_kernel(const std::string& name) {
 
 void add_device_flags(CLI::App& command, DeviceFlags& flags) {
   command
-      .add_option("--device", flags.device, "cpu, cpu:THREADS, cuda:INDEX; to explain also sm_NN")
+      .add_option("--device", flags.device,
+                  "cpu, cpu:THREADS, cuda, cuda:INDEX; to explain also sm_NN")
       ->type_name("NAME")
       ->capture_default_str();
   command.add_option("--threads", flags.threads, "Threads of the CPU; without it the machine's")

@@ -13,6 +13,7 @@
 #include <foveal/plan.hpp>
 
 #include "tools/commands.hpp"
+#include "tools/gpu_session.hpp"
 #include "tools/measure_machine.hpp"
 #include "tools/plan_json.hpp"
 #include "tools/progress.hpp"
@@ -30,7 +31,8 @@ struct DevicesOptions {
 struct DeviceReport {
   DeviceInfo info;
   std::vector<KernelVerdict> kernels;
-  std::optional<MachineRates> measured;
+  std::optional<MachineRates> measured;     ///< Of the CPU.
+  std::optional<double> measured_copy_gbs;  ///< Of a GPU.
 };
 
 Result<std::vector<DeviceInfo>> chosen_devices(const DevicesOptions& options) {
@@ -43,12 +45,20 @@ Result<std::vector<DeviceReport>> report_devices(const DevicesOptions& options) 
   FOVEAL_ASSIGN_OR_RETURN(infos, chosen_devices(options));
   std::vector<DeviceReport> reports;
   for (const DeviceInfo& info : infos) {
-    DeviceReport report{.info = info, .kernels = usable_kernels(info), .measured = std::nullopt};
+    DeviceReport report{.info = info,
+                        .kernels = usable_kernels(info),
+                        .measured = std::nullopt,
+                        .measured_copy_gbs = std::nullopt};
     if (options.measure && info.type == DeviceType::kCpu) {
       Progress progress;
       progress.show("measuring " + info.name);
       FOVEAL_ASSIGN_OR_RETURN(rates, measure_machine(info.num_threads));
       report.measured = rates;
+    }
+    if (options.measure && info.type == DeviceType::kCuda && info.present) {
+      FOVEAL_ASSIGN_OR_RETURN(session, GpuSession::open(info.index));
+      FOVEAL_ASSIGN_OR_RETURN(copy_gbs, session->measure_copy_gbs());
+      report.measured_copy_gbs = copy_gbs;
     }
     reports.push_back(std::move(report));
   }
@@ -77,6 +87,10 @@ std::string device_text(const DeviceReport& report) {
                         report.measured->fp32_gflops, report.measured->instruction_set,
                         report.measured->read_gbs, report.measured->num_threads);
   }
+  if (report.measured_copy_gbs) {
+    text += fmt::format("  measured  {:.4g} GB/s read and written by a copy within its memory\n",
+                        *report.measured_copy_gbs);
+  }
   text += "  kernels\n";
   for (const KernelVerdict& kernel : report.kernels) {
     const bool usable = kernel.outcome == KernelVerdict::Outcome::kChosen;
@@ -93,6 +107,7 @@ OrderedJson device_json(const DeviceReport& report) {
                         {"read_gbs", report.measured->read_gbs},
                         {"num_threads", report.measured->num_threads}};
   }
+  if (report.measured_copy_gbs) json["measured"] = {{"copy_gbs", *report.measured_copy_gbs}};
   json["kernels"] = OrderedJson::array();
   for (const KernelVerdict& kernel : report.kernels) {
     json["kernels"].push_back({{"name", kernel.name},
@@ -133,8 +148,10 @@ void add_devices_command(CLI::App& app, int& exit_code) {
       ->add_option("--device", options->device,
                    "One device: cpu, cpu:THREADS, cuda:INDEX, or sm_NN for a description")
       ->type_name("NAME");
-  command->add_flag("--measure", options->measure,
-                    "Measure the CPU's fp32 matrix rate and read bandwidth (a second or two)");
+  command->add_flag(
+      "--measure", options->measure,
+      "Measure the CPU's fp32 matrix rate and read bandwidth (a second or two), and a "
+      "GPU's memory by a copy");
   command->add_flag("--json", options->json, "Print JSON alone");
   command->callback([options, &exit_code] { exit_code = exit_code_of(run(*options)); });
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <utility>
 
 namespace foveal::tools {
 namespace {
@@ -24,31 +25,30 @@ std::vector<double> sorted(std::vector<double> values) {
   return values;
 }
 
-/// Microseconds a call, over `calls` calls from number `first` on.
-Result<double> sample(const std::function<Status(std::int64_t)>& call, std::int64_t first,
-                      std::int64_t calls) {
-  const auto begin = Clock::now();
-  for (std::int64_t n = 0; n < calls; ++n) FOVEAL_RETURN_IF_ERROR(call(first + n));
-  const std::chrono::duration<double, std::micro> time = Clock::now() - begin;
-  return time.count() / static_cast<double>(calls);
-}
-
 }  // namespace
 
-Result<PairedTiming> time_in_turn(const TimingSettings& settings,
-                                  const std::function<Status(std::int64_t)>& call) {
+Sampler clock_sampler(std::function<Status(std::int64_t)> call) {
+  return [call = std::move(call)](std::int64_t first, std::int64_t calls) -> Result<double> {
+    const auto begin = Clock::now();
+    for (std::int64_t n = 0; n < calls; ++n) FOVEAL_RETURN_IF_ERROR(call(first + n));
+    const std::chrono::duration<double, std::micro> time = Clock::now() - begin;
+    return time.count() / static_cast<double>(calls);
+  };
+}
+
+Result<PairedTiming> time_in_turn(const TimingSettings& settings, const Sampler& sample) {
   constexpr double kMaxCalls = 1e6;
   PairedTiming timing;
   std::int64_t next = 0;
-  FOVEAL_ASSIGN_OR_RETURN(cold_us, sample(call, next++, 1));
-  FOVEAL_ASSIGN_OR_RETURN(warm_us, sample(call, next++, 1));
+  FOVEAL_ASSIGN_OR_RETURN(cold_us, sample(next++, 1));
+  FOVEAL_ASSIGN_OR_RETURN(warm_us, sample(next++, 1));
   const double call_us = std::max(std::min(cold_us, warm_us), 1e-3);
   const double calls =
       std::clamp(std::ceil(settings.min_sample_ms * 1e3 / call_us), 1.0, kMaxCalls);
   timing.calls_per_sample = static_cast<std::int64_t>(calls);
   for (std::int64_t round = 0; round < settings.rounds; ++round) {
     for (std::int64_t turn = 0; turn < 2; ++turn) {
-      FOVEAL_ASSIGN_OR_RETURN(time_us, sample(call, next, timing.calls_per_sample));
+      FOVEAL_ASSIGN_OR_RETURN(time_us, sample(next, timing.calls_per_sample));
       next += timing.calls_per_sample;
       // A, B, then B, A: neither arm is always the first.
       const bool is_a = (round + turn) % 2 == 0;

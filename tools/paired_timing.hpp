@@ -22,10 +22,14 @@ struct PairedTiming {
   std::int64_t calls_per_sample = 0;
 };
 
-/// `call(n)` runs the n-th call of all; calls of both arms are counted together, so that a caller
-/// can rotate over buffers.
-Result<PairedTiming> time_in_turn(const TimingSettings& settings,
-                                  const std::function<Status(std::int64_t)>& call);
+/// Microseconds a call, over `calls` calls (or a few more) from number `first` on. Calls of both
+/// arms are counted together, so that a caller can rotate over buffers.
+using Sampler = std::function<Result<double>(std::int64_t first, std::int64_t calls)>;
+
+Result<PairedTiming> time_in_turn(const TimingSettings& settings, const Sampler& sample);
+
+/// By the clock: `call(n)` runs the n-th call of all.
+Sampler clock_sampler(std::function<Status(std::int64_t)> call);
 
 /// What a comparison needs to know of a set of times.
 struct TimingSummary {

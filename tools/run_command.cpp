@@ -13,6 +13,7 @@
 #include "tools/commands.hpp"
 #include "tools/device_flags.hpp"
 #include "tools/element_values.hpp"
+#include "tools/gpu_tensors.hpp"
 #include "tools/message_text.hpp"
 #include "tools/result_check.hpp"
 #include "tools/run_report.hpp"
@@ -128,8 +129,12 @@ class Run {
   }
 
   Status compute(Progress& progress) {
-    for (TimedPass& pass : report_.passes) {
-      FOVEAL_RETURN_IF_ERROR(run_pass(pass, results_.tensors, options_.repeats, progress));
+    if (device_.type == DeviceType::kCuda) {
+      FOVEAL_RETURN_IF_ERROR(run_passes_on_gpu(progress));
+    } else {
+      for (TimedPass& pass : report_.passes) {
+        FOVEAL_RETURN_IF_ERROR(run_pass(pass, results_.tensors, options_.repeats, progress));
+      }
     }
     if (!options_.check && !options_.oracle) return Status::ok();
     FOVEAL_ASSIGN_OR_RETURN(values,
@@ -138,6 +143,20 @@ class Run {
     if (!options_.oracle) return Status::ok();
     for (const OracleValue& value : oracle_) report_.summaries.push_back(summarize(value));
     return Status::ok();
+  }
+
+  Status run_passes_on_gpu(Progress& progress) {
+    if (report_.passes.empty()) return Status::ok();  // --oracle
+    progress.show("copying to the GPU");
+    std::vector<AttentionProblem> problems{results_.forward};
+    if (results_.backward) problems.push_back(*results_.backward);
+    FOVEAL_ASSIGN_OR_RETURN(session, GpuSession::open(device_.index));
+    FOVEAL_ASSIGN_OR_RETURN(copy, GpuTensors::copy_of(problems, results_.tensors, *session));
+    for (TimedPass& pass : report_.passes) {
+      FOVEAL_RETURN_IF_ERROR(
+          run_pass_on_gpu(pass, copy.tensors(), options_.repeats, *session, progress));
+    }
+    return copy.download(problems, results_.tensors, *session);
   }
 
   Status write_results() {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <utility>
 
 #include "tools/aligned_buffer.hpp"
@@ -29,21 +30,45 @@ Result<TimedPass> plan_pass(const AttentionProblem& problem, const AttentionTens
       .plan = std::move(planned), .work = attention_work(problem, &tensors), .times_us = {}};
 }
 
+namespace {
+
+/// `time_us()` runs the pass once.
+Status repeat_pass(TimedPass& pass, std::int64_t repeats,
+                   const std::function<Result<double>()>& time_us, Progress& progress) {
+  const char* name = pass_name(pass.plan.problem().pass);
+  for (std::int64_t run = 0; run <= repeats; ++run) {
+    progress.show(fmt::format("{}: run {} of {}", name, run + 1, repeats + 1));
+    FOVEAL_ASSIGN_OR_RETURN(us, time_us());
+    if (run > 0) pass.times_us.push_back(us);
+  }
+  std::sort(pass.times_us.begin(), pass.times_us.end());
+  return Status::ok();
+}
+
+}  // namespace
+
 Status run_pass(TimedPass& pass, const AttentionTensors& tensors, std::int64_t repeats,
                 Progress& progress) {
   const auto bytes = static_cast<std::int64_t>(pass.plan.workspace_bytes());
   FOVEAL_ASSIGN_OR_RETURN(workspace, AlignedBuffer::allocate(bytes, "the workspace"));
-  const char* name = pass_name(pass.plan.problem().pass);
-  for (std::int64_t run = 0; run <= repeats; ++run) {
-    progress.show(fmt::format("{}: run {} of {}", name, run + 1, repeats + 1));
+  const auto time_us = [&]() -> Result<double> {
     const auto begin = std::chrono::steady_clock::now();
     FOVEAL_RETURN_IF_ERROR(pass.plan.run(tensors, workspace.data(), workspace.size()));
     const auto end = std::chrono::steady_clock::now();
-    if (run == 0) continue;
-    pass.times_us.push_back(std::chrono::duration<double, std::micro>(end - begin).count());
-  }
-  std::sort(pass.times_us.begin(), pass.times_us.end());
-  return Status::ok();
+    return std::chrono::duration<double, std::micro>(end - begin).count();
+  };
+  return repeat_pass(pass, repeats, time_us, progress);
+}
+
+Status run_pass_on_gpu(TimedPass& pass, const AttentionTensors& tensors, std::int64_t repeats,
+                       GpuSession& session, Progress& progress) {
+  const auto bytes = static_cast<std::int64_t>(pass.plan.workspace_bytes());
+  FOVEAL_ASSIGN_OR_RETURN(workspace, session.allocate(bytes, "the workspace"));
+  const auto launch = [&] {
+    return pass.plan.run(tensors, workspace.data(), workspace.size(), session.stream());
+  };
+  return repeat_pass(
+      pass, repeats, [&] { return session.time_us(launch); }, progress);
 }
 
 }  // namespace foveal::tools

@@ -9,6 +9,7 @@
 #include <foveal/problem.hpp>
 #include <foveal/status.hpp>
 
+#include "tools/gpu_session.hpp"
 #include "tools/progress.hpp"
 
 namespace foveal::tools {
@@ -29,5 +30,9 @@ Result<TimedPass> plan_pass(const AttentionProblem& problem, const AttentionTens
 /// 1 + `repeats` runs; the results are those of the last.
 Status run_pass(TimedPass& pass, const AttentionTensors& tensors, std::int64_t repeats,
                 Progress& progress);
+
+/// The same on a GPU, timed by its events; `tensors` are in its memory.
+Status run_pass_on_gpu(TimedPass& pass, const AttentionTensors& tensors, std::int64_t repeats,
+                       GpuSession& session, Progress& progress);
 
 }  // namespace foveal::tools

@@ -1,12 +1,16 @@
 #include "tools/workload_input.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstddef>
 #include <limits>
 #include <numeric>
 #include <random>
+#include <system_error>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "tools/element_values.hpp"
 
@@ -14,6 +18,29 @@ namespace foveal::tools {
 namespace {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+/// Elements that one generator draws: the numbers are the same on any number of threads.
+constexpr std::int64_t kChunk = std::int64_t{1} << 18;
+
+/// `task(i)` for every i below `count`, on as many threads as can be had.
+template <class Task>
+void in_parallel(std::int64_t count, const Task& task) {
+  std::atomic<std::int64_t> next{0};
+  const auto work = [&] {
+    for (std::int64_t i = next++; i < count; i = next++) task(i);
+  };
+  const auto wanted = std::min<std::int64_t>(std::thread::hardware_concurrency(), count);
+  std::vector<std::thread> threads;
+  for (std::int64_t thread = 1; thread < wanted; ++thread) {
+    try {
+      threads.emplace_back(work);
+    } catch (const std::system_error&) {
+      break;
+    }
+  }
+  work();
+  for (std::thread& thread : threads) thread.join();
+}
 
 /// Fills a workload step by step; each step adds buffers.
 class Builder {
@@ -43,9 +70,15 @@ class Builder {
   Result<std::byte*> draw(const TensorSpec& spec, const char* what) {
     const std::int64_t count = spec.numel();
     FOVEAL_ASSIGN_OR_RETURN(data, allocate(count * dtype_bytes(spec.dtype), what));
-    for (std::int64_t i = 0; i < count; ++i) {
-      store_element(spec.dtype, data, i, normal_(generator_));
-    }
+    const std::uint64_t tensor_seed = generator_();
+    in_parallel((count + kChunk - 1) / kChunk, [&](std::int64_t chunk) {
+      std::mt19937_64 generator(tensor_seed + static_cast<std::uint64_t>(chunk));
+      std::normal_distribution<float> normal;
+      const std::int64_t end = std::min((chunk + 1) * kChunk, count);
+      for (std::int64_t i = chunk * kChunk; i < end; ++i) {
+        store_element(spec.dtype, data, i, normal(generator));
+      }
+    });
     return data;
   }
 
@@ -249,7 +282,6 @@ class Builder {
 
   const Workload& workload_;
   std::mt19937_64 generator_;
-  std::normal_distribution<float> normal_;
   WorkloadInput input_;
 };
 

@@ -37,10 +37,10 @@ TEST(PairedTiming, ASpreadIsNoiseEvenWhereTheArmsAgree) {
 TEST(PairedTiming, CountsCallsThroughAndGivesBothArmsTheirRounds) {
   std::vector<std::int64_t> numbers;
   const TimingSettings settings{.rounds = 4, .min_sample_ms = 0};
-  const auto timing = time_in_turn(settings, [&](std::int64_t n) {
-    numbers.push_back(n);
-    return Status::ok();
-  });
+  const auto timing = time_in_turn(settings, clock_sampler([&](std::int64_t n) {
+                                     numbers.push_back(n);
+                                     return Status::ok();
+                                   }));
   ASSERT_TRUE(timing);
   EXPECT_EQ(timing->calls_per_sample, 1);
   EXPECT_EQ(timing->arm_a.size(), 4u);
@@ -53,10 +53,10 @@ TEST(PairedTiming, CountsCallsThroughAndGivesBothArmsTheirRounds) {
 
 TEST(PairedTiming, RepeatsShortCallsUntilASampleIsLongEnough) {
   const TimingSettings settings{.rounds = 3, .min_sample_ms = 8};
-  const auto timing = time_in_turn(settings, [](std::int64_t) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    return Status::ok();
-  });
+  const auto timing = time_in_turn(settings, clock_sampler([](std::int64_t) {
+                                     std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                                     return Status::ok();
+                                   }));
   ASSERT_TRUE(timing);
   EXPECT_GE(timing->calls_per_sample, 2);
   EXPECT_LE(timing->calls_per_sample, 8);
@@ -64,11 +64,26 @@ TEST(PairedTiming, RepeatsShortCallsUntilASampleIsLongEnough) {
 
 TEST(PairedTiming, StopsAtAnError) {
   int calls = 0;
-  const auto timing = time_in_turn(
-      {}, [&](std::int64_t) { return ++calls == 2 ? Status::internal("broken") : Status::ok(); });
+  const auto timing =
+      time_in_turn({}, clock_sampler([&](std::int64_t) {
+                     return ++calls == 2 ? Status::internal("broken") : Status::ok();
+                   }));
   ASSERT_FALSE(timing);
   EXPECT_EQ(timing.status().message(), "broken");
   EXPECT_EQ(calls, 2);
+}
+
+TEST(PairedTiming, TakesASamplersOwnTimes) {
+  std::int64_t asked = 0;
+  const auto timing = time_in_turn({.rounds = 3, .min_sample_ms = 1},
+                                   [&](std::int64_t, std::int64_t calls) -> Result<double> {
+                                     asked += calls;
+                                     return 250.0;
+                                   });
+  ASSERT_TRUE(timing);
+  EXPECT_EQ(timing->calls_per_sample, 4);
+  EXPECT_EQ(timing->arm_a, std::vector<double>(3, 250.0));
+  EXPECT_EQ(asked, 2 + 6 * 4);
 }
 
 }  // namespace
