@@ -73,8 +73,8 @@ class GpuSession {
   GpuSession() = default;
 
   void* stream_ = nullptr;
-  void* begin_ = nullptr;  ///< Events.
-  void* end_ = nullptr;
+  [[maybe_unused]] void* begin_ = nullptr;  ///< Events.
+  [[maybe_unused]] void* end_ = nullptr;
   std::int64_t l2_bytes_ = 0;
 };
 
