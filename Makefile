@@ -43,7 +43,7 @@ test: ## Build and run all tests
 .PHONY: pytest
 pytest: $(VENV)/installed ## Build the Python package, install it into build/venv, and test it
 	@scripts/install_dependencies.sh test
-	@scripts/build.sh $(PRESET)
+	@scripts/build.sh $(PRESET) foveal foveal_cli foveal_baseline
 	@scripts/step.sh "Installing foveal into $(VENV)" $(VENV)/bin/python -m pip install \
 	  --no-build-isolation --no-deps --force-reinstall . \
 	  -C build-dir=build/$(PRESET) -C cmake.define.FOVEAL_BUILD_TESTS=ON
