@@ -21,7 +21,7 @@ space := $(empty) $(empty)
 VENV := build/venv
 PYTEST_OPTIONS ?= -q
 
-.PHONY: help run test fast asan tsan fuzz format format-check install clean
+.PHONY: help run test fast test-gpu gpu-bundle asan tsan fuzz format format-check install clean
 
 help: ## What there is to make
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 20
@@ -60,6 +60,16 @@ fast: ## Build and run the fast tests (about a minute)
 	@scripts/install_dependencies.sh test
 	@scripts/build.sh $(PRESET)
 	@scripts/test.sh $(PRESET) -L fast
+
+test-gpu: ## The tests of the CUDA kernels; skipped where there is no GPU (GPU_TESTS=--slow for all)
+	@scripts/install_dependencies.sh test
+	@scripts/build.sh $(PRESET) foveal_cli foveal_kernel_tests foveal_property_tests foveal_tools_tests
+	@scripts/gpu_tests.py --bin build/$(PRESET)/bin --out build/gpu-tests $(GPU_TESTS)
+
+gpu-bundle: ## Pack programs and inputs for a GPU machine that has the driver and Python alone
+	@scripts/install_dependencies.sh test
+	@scripts/build.sh cuda
+	@scripts/gpu_bundle.sh build/cuda
 
 asan: ## The fast tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	@scripts/install_dependencies.sh test
