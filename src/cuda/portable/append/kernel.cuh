@@ -35,8 +35,27 @@ FOVEAL_DEVICE void load_table(const RotaryTables& rotary, const void* table,
   }
 }
 
-/// Turns kWidth pairs from `pair` on. Halves: they lie in two vectors, one in each half.
-/// Interleaved: in two vectors side by side.
+/// Turns the kWidth pairs of two vectors. Halves: a pair has one element in each. Interleaved: its
+/// elements lie side by side, first in one vector, then in the other.
+template <bool kInterleaved, int kWidth, class Element>
+FOVEAL_DEVICE void turn(Elements<Element, kWidth> (&vectors)[2], const float (&cos)[kWidth],
+                        const float (&sin)[kWidth]) {
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) {
+    // Where pair i lies among the 2 * kWidth elements; known when compiling, so that they stay in
+    // registers.
+    const int x = kInterleaved ? 2 * i : i;
+    const int y = kInterleaved ? 2 * i + 1 : kWidth + i;
+    Element& at_x = vectors[x / kWidth].at[x % kWidth];
+    Element& at_y = vectors[y / kWidth].at[y % kWidth];
+    const algorithm::RotatedPair turned =
+        algorithm::rotate(to_float(at_x), to_float(at_y), cos[i], sin[i]);
+    at_x = from_float<Element>(turned.first);
+    at_y = from_float<Element>(turned.second);
+  }
+}
+
+/// Turns kWidth pairs from `pair` on.
 template <int kWidth, class Element>
 FOVEAL_DEVICE void rotate_pairs(const RotaryTables& rotary, std::int32_t rotary_dim,
                                 std::int32_t pair, const HeadMove<Element>& move) {
@@ -47,23 +66,16 @@ FOVEAL_DEVICE void rotate_pairs(const RotaryTables& rotary, std::int32_t rotary_
   const std::int64_t row = min_of(move.position, rotary.positions - 1);
   load_table(rotary, rotary.cos, rotary.cos_strides, row, pair, cos);
   load_table(rotary, rotary.sin, rotary.sin_strides, row, pair, sin);
-  Elements<Element, kWidth> halves[2] = {
+  Elements<Element, kWidth> vectors[2] = {
       load_elements<Element, kWidth>(move.from + first * move.from_stride),
       load_elements<Element, kWidth>(move.from + second * move.from_stride)};
-#pragma unroll
-  for (int i = 0; i < kWidth; ++i) {
-    // Where pair i lies among the 2 * kWidth elements.
-    const int x = rotary.interleaved ? 2 * i : i;
-    const int y = rotary.interleaved ? 2 * i + 1 : kWidth + i;
-    Element& at_x = halves[x / kWidth].at[x % kWidth];
-    Element& at_y = halves[y / kWidth].at[y % kWidth];
-    const algorithm::RotatedPair turned =
-        algorithm::rotate(to_float(at_x), to_float(at_y), cos[i], sin[i]);
-    at_x = from_float<Element>(turned.first);
-    at_y = from_float<Element>(turned.second);
+  if (rotary.interleaved) {
+    turn<true>(vectors, cos, sin);
+  } else {
+    turn<false>(vectors, cos, sin);
   }
-  store_elements(move.to + first * move.to_stride, halves[0]);
-  store_elements(move.to + second * move.to_stride, halves[1]);
+  store_elements(move.to + first * move.to_stride, vectors[0]);
+  store_elements(move.to + second * move.to_stride, vectors[1]);
 }
 
 /// Step `step` of a head. Elements that do not turn are moved bit for bit.
