@@ -79,7 +79,8 @@ DeviceCopy::DeviceCopy(const AttentionProblem& problem, const AttentionTensors& 
   place_pieces();
 }
 
-/// Ranges that overlap (slices of one tensor) become one.
+/// Ranges that overlap (slices of one tensor) become one, and so do neighbours: the end of one
+/// would else be taken for the beginning of the next.
 void DeviceCopy::add_foreign(const std::vector<Piece>& foreign) {
   std::vector<Piece> sorted = foreign;
   std::sort(sorted.begin(), sorted.end(),
@@ -87,7 +88,7 @@ void DeviceCopy::add_foreign(const std::vector<Piece>& foreign) {
   const std::size_t first = pieces_.size();
   for (Piece& piece : sorted) {
     Piece* last = pieces_.size() > first ? &pieces_.back() : nullptr;
-    if (last == nullptr || address_of(last->host) + last->bytes <= address_of(piece.host)) {
+    if (last == nullptr || address_of(last->host) + last->bytes < address_of(piece.host)) {
       pieces_.push_back(std::move(piece));
       continue;
     }
