@@ -30,10 +30,10 @@ std::int64_t worth_workers(const AttentionWork& work, const DeviceInfo& device) 
 }
 
 double roofline_us(const AttentionWork& work, std::int64_t workers, const DeviceInfo& device,
-                   double efficiency) {
+                   std::int64_t slot_terms) {
   const double share =
       static_cast<double>(workers) / static_cast<double>(max_of(device.num_threads, 1));
-  const double flops_per_us = device.fp32_gflops * 1e3 * efficiency * share;
+  const double flops_per_us = device.fp32_gflops * 1e3 * static_cast<double>(slot_terms) * share;
   const double bytes_per_us = device.read_gbs * 1e3 * share;
   const double compute_us = flops_per_us > 0 ? work.flops / flops_per_us : 0;
   const double memory_us =

@@ -29,6 +29,9 @@ namespace foveal::cpu {
 inline constexpr std::int64_t kLane = 16;
 /// Elements of the longest row: the limit of headdim and headdim_v.
 inline constexpr std::int64_t kMaxHeaddim = 512;
+/// Terms that one running sum of a product takes; the sums of longer depths are added up. Rounding
+/// errors then grow with the square root of this, not of headdim.
+inline constexpr std::int64_t kDepthRun = 128;
 /// Alignment of tiles and slabs in bytes.
 inline constexpr std::size_t kTileAlignment = 64;
 

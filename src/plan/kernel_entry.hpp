@@ -29,10 +29,11 @@ struct KernelConfig {
   std::int64_t num_splits = 1;  ///< Of the keys; > 1 needs a merge.
   std::int64_t split_keys = 0;  ///< Fixed keys a split (batch_invariant); 0: by num_splits.
   std::int64_t num_stages = 0;
-  std::int64_t num_threads = 0;  ///< CPU: workers. CUDA: threads a block.
+  std::int64_t num_threads = 0;   ///< CPU: workers. CUDA: threads a block.
   std::int64_t num_blocks = 0;    ///< CUDA: blocks that share all work evenly; 0: one a tile.
   std::int64_t cluster_size = 1;  ///< CUDA: blocks of a cluster.
   bool pack_gqa = false;
+  std::int64_t heads_per_item = 1;  ///< CPU: KV heads that a worker takes in turn, block by block.
   std::string isa;  ///< CPU: the instruction set that its arithmetic runs on; empty: any.
   std::vector<WorkspacePart> workspace;  ///< In order; each begins at kWorkspaceAlignment.
   std::vector<std::string> notes;        ///< For explain.

@@ -1,5 +1,6 @@
 // What cpu_blocked_fwd plans from shapes alone, and the line of work items that it makes of
 // lengths.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <set>
@@ -34,10 +35,20 @@ planner::KernelConfig configure(const AttentionProblem& problem, std::int64_t nu
 
 TEST(CpuForwardPlan, SplitsTheKeysWhereThereAreTooFewTiles) {
   EXPECT_EQ(configure(dense_problem(1, 1, 8192), 1).num_splits, 1);
-  EXPECT_EQ(configure(dense_problem(1, 1, 8192), 8).num_splits, 16);  // 2 tiles for 4 * 8 items
-  EXPECT_EQ(configure(dense_problem(1, 1, 600), 8).num_splits, 2);    // of at least 256 keys
+  EXPECT_EQ(configure(dense_problem(1, 1, 8192), 8).num_splits,
+            32);                                                    // 1 item where 4 * 8 should be
+  EXPECT_EQ(configure(dense_problem(1, 1, 600), 8).num_splits, 2);  // of at least 256 keys
   EXPECT_EQ(configure(dense_problem(64, 1, 8192), 8).num_splits, 1);
   EXPECT_EQ(configure(dense_problem(1, 2048, 2048), 8).num_splits, 1);
+}
+
+TEST(CpuForwardPlan, HeadsOfFewRowsThatLieSideBySideAreReadTogether) {
+  AttentionProblem problem = dense_problem(1, 1, 8192);
+  EXPECT_EQ(configure(problem, 2).heads_per_item, 2);
+  EXPECT_EQ(configure(dense_problem(1, 3, 8192), 2).heads_per_item, 1);  // 12 rows a head
+  problem.v =
+      TensorSpec::strided(DType::kFloat16, {1, 8192, 2, 64}, {2 * 8192 * 64, 64, 8192 * 64, 1});
+  EXPECT_EQ(configure(problem, 2).heads_per_item, 1);
 }
 
 TEST(CpuForwardPlan, BatchInvariantSplitsAreFixed) {
@@ -50,7 +61,7 @@ TEST(CpuForwardPlan, BatchInvariantSplitsAreFixed) {
         EXPECT_EQ(config.num_splits, 1);
         EXPECT_EQ(config.split_keys, kInvariantSplitKeys);
         EXPECT_GE(config.tile.m, kInvariantSplitRows);
-        EXPECT_EQ(config.tile.n, forward_keys(1));
+        EXPECT_EQ(config.tile.n, kForwardKeys);
       }
     }
   }
@@ -143,7 +154,7 @@ struct PackedLengths {
 
 planner::KernelConfig index_config(std::int64_t num_splits, std::int64_t split_keys) {
   planner::KernelConfig config;
-  config.tile = {.m = 64, .n = forward_keys(1)};
+  config.tile = {.m = 64, .n = kForwardKeys};
   config.num_splits = num_splits;
   config.split_keys = split_keys;
   return config;
@@ -151,23 +162,28 @@ planner::KernelConfig index_config(std::int64_t num_splits, std::int64_t split_k
 
 TEST(CpuForwardWork, EveryTileHeadAndSplitOnceWithASlotOfItsOwn) {
   const PackedLengths lengths{{1, 2000}, {0, 50}, {130, 140}, {3, 0}, {20, 5000}, {0, 0}};
-  for (const auto& [num_splits, split_keys] : {std::pair{1, 0}, {5, 0}, {1, 1024}}) {
+  for (const auto& [num_splits, split_keys, heads] :
+       {std::tuple{1, 0, 1}, {5, 0, 1}, {1, 1024, 1}, {5, 0, 2}, {1, 1024, 3}}) {
     const AttentionGeometry geometry = lengths.geometry(2, 3);
-    const planner::KernelConfig config = index_config(num_splits, split_keys);
+    planner::KernelConfig config = index_config(num_splits, split_keys);
+    config.heads_per_item = heads;
     std::vector<std::byte> storage(work_index_bytes(geometry.batch));
     const WorkIndex index = build_work_index(geometry, config, lengths.source(), storage.data());
     EXPECT_LE(index.num_slots, partial_slots(config, geometry));
     std::set<std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t>> seen;
     std::set<std::int64_t> slots;
     for (std::int64_t i = 0; i < index.queue->num_items(); ++i) {
-      const WorkItem item = index.item(i, geometry.nheads_k);
+      WorkItem item = index.item(i, geometry.nheads_k);
       const SequenceWork& sequence = *item.sequence;
-      EXPECT_TRUE(seen.emplace(sequence.b, item.m_block, item.head_k, item.split).second) << i;
       EXPECT_LT(item.split, sequence.num_splits);
-      if (sequence.num_splits == 1) continue;
-      const std::int64_t slot = item.first_slot(geometry.nheads_k) + item.split;
-      EXPECT_LT(slot, index.num_slots);
-      EXPECT_TRUE(slots.insert(slot).second) << slot;
+      EXPECT_EQ(item.num_heads, std::min<std::int64_t>(heads, geometry.nheads_k - item.head_k));
+      for (std::int64_t head = 0; head < item.num_heads; ++head, ++item.head_k) {
+        EXPECT_TRUE(seen.emplace(sequence.b, item.m_block, item.head_k, item.split).second) << i;
+        if (sequence.num_splits == 1) continue;
+        const std::int64_t slot = item.first_slot(geometry.nheads_k) + item.split;
+        EXPECT_LT(slot, index.num_slots);
+        EXPECT_TRUE(slots.insert(slot).second) << slot;
+      }
     }
     std::size_t expected = 0;
     for (const SequenceWork& sequence : index.sequences) {

@@ -94,7 +94,7 @@ TEST(CpuForward, AnyNumberOfSplitsGivesTheWhole) {
       expect_near(out, whole, std::string("out ") + line);
       expect_near(lse, whole_lse, std::string("lse ") + line);
     }
-    for (const std::int64_t split_keys : {64, 128, 448}) {
+    for (const std::int64_t split_keys : {kForwardKeys, 2 * kForwardKeys, 5 * kForwardKeys}) {
       const std::vector<float> out = launch_split(built, 1, split_keys, lse);
       expect_near(out, whole, std::string("out, fixed splits ") + line);
       expect_near(lse, whole_lse, std::string("lse, fixed splits ") + line);

@@ -280,7 +280,7 @@ TEST_P(CpuTileProducts, ASumDoesNotDependOnItsTile) {
 
 /// Terms whose weight is 0 may be left out at both ends of one running sum.
 TEST_P(CpuTileProducts, LeavingOutZerosChangesNoBit) {
-  const std::int64_t depth = 64 * math().slot_terms;
+  const std::int64_t depth = kDepthRun;
   Tile a = random_terms(5, depth, 1);
   for (std::int64_t row = 0; row < 5; ++row) {
     for (std::int64_t k = 0; k < depth; ++k) {

@@ -31,8 +31,7 @@ planner::KernelConfig configure(const AttentionProblem& problem,
 
 double predict(const AttentionProblem& problem, const AttentionGeometry& /*geometry*/,
                const planner::KernelConfig& config, const DeviceInfo& device) {
-  constexpr double kAllOfTheBandwidth = 1.0;
-  return roofline_us(attention_work(problem), config.num_threads, device, kAllOfTheBandwidth);
+  return roofline_us(attention_work(problem), config.num_threads, device, /*slot_terms=*/1);
 }
 
 /// Most chunks that a sequence has: new tokens and rows of q share them.

@@ -16,8 +16,8 @@ enum class Into { kOverwrite, kAdd };
 constexpr int kBlockRows = 12;
 constexpr int kBlockVectors = 2;
 
-/// Slots that one running sum takes; the sums of longer depths are added up.
-constexpr std::int64_t kDepthRun = 64;
+/// Slots that one running sum takes.
+constexpr std::int64_t kSlotRun = kDepthRun / 2;
 
 /// A product and how to step through its operands, in slots.
 struct Block {
@@ -41,14 +41,14 @@ HWY_INLINE void multiply_block(const Block& block) {
   const std::int64_t a_row_step = Order == AOrder::kRows ? block.a_row_step : 1;
   const std::int64_t a_term_step = Order == AOrder::kRows ? 1 : block.a_term_step;
   bool adds = Write == Into::kAdd;
-  for (std::int64_t left = block.depth; left > 0; left -= kDepthRun) {
+  for (std::int64_t left = block.depth; left > 0; left -= kSlotRun) {
     Floats sum[Rows][Vectors];
 #pragma GCC unroll 16
     for (int r = 0; r < Rows; ++r) {
 #pragma GCC unroll 4
       for (int v = 0; v < Vectors; ++v) sum[r][v] = _mm512_setzero_ps();
     }
-    for (std::int64_t k = min_of(left, kDepthRun); k > 0; --k) {
+    for (std::int64_t k = min_of(left, kSlotRun); k > 0; --k) {
       Pairs right[Vectors];
 #pragma GCC unroll 4
       for (int v = 0; v < Vectors; ++v) right[v] = as_pairs(load_slots(b, v * block.b_vector_step));

@@ -14,9 +14,6 @@ using planner::TileShape;
 /// Of a second-level cache whose size the system doesn't say.
 constexpr std::int64_t kLeastL2Bytes = 1 << 20;
 
-/// Share of the device's rate that the tile products reach, exp and loads included.
-constexpr double kEfficiency = 0.85;
-
 /// Products of a tile that attention_work() counts, and those that dbias needs besides.
 constexpr double kProductsCounted = 5.0;
 constexpr double kProductsOfDbias = 2.0;
@@ -156,7 +153,8 @@ KernelConfig configure_backward(const AttentionProblem& problem, const Attention
 
 double predict_backward(const AttentionProblem& problem, const AttentionGeometry& /*geometry*/,
                         const KernelConfig& config, const DeviceInfo& device) {
-  return roofline_us(backward_work(problem), config.num_threads, device, kEfficiency);
+  return roofline_us(backward_work(problem), config.num_threads, device,
+                     tile_math(operand_dtype(problem), config.isa).slot_terms);
 }
 
 }  // namespace foveal::cpu

@@ -18,10 +18,6 @@ constexpr std::int64_t kItemsPerWorker = 4;
 /// Of a second-level cache whose size the system doesn't say.
 constexpr std::int64_t kLeastL2Bytes = 1 << 20;
 
-/// Share of the device's fp32 rate that tiles reach with softmax and loads included: 0.83 at
-/// headdim 64 and 0.94 at 128 with AVX2 and AVX-512 (causal, 1024 rows, one thread of an EPYC).
-constexpr double kEfficiency = 0.85;
-
 /// Loading an element of k or v into a tile takes as long as so many floating-point operations of
 /// the products; a tile of few rows has little to set against it.
 constexpr double kLoadFlops = 10;
@@ -36,18 +32,36 @@ std::int64_t max_m_blocks(const AttentionGeometry& geometry, const TileShape& ti
   return geometry.total_q * group / tile.m + min_of(geometry.batch, geometry.total_q);
 }
 
-/// The least number of tiles that the plan can count on.
-std::int64_t min_items(const AttentionGeometry& geometry, const TileShape& tile) {
+/// The least number of items that the plan can count on.
+std::int64_t min_items(const AttentionGeometry& geometry, const TileShape& tile,
+                       std::int64_t heads_per_item) {
   const std::int64_t blocks = geometry.packed_q
                                   ? ceil_div(geometry.total_q * geometry.qhead_per_khead, tile.m)
                                   : max_m_blocks(geometry, tile);
-  return max_of<std::int64_t>(blocks * geometry.nheads_k, 1);
+  return max_of<std::int64_t>(blocks * ceil_div(geometry.nheads_k, heads_per_item), 1);
 }
 
-std::int64_t choose_num_splits(const AttentionGeometry& geometry, const TileShape& tile,
+/// Whether the rows of different KV heads lie within one row's stride.
+bool heads_lie_together(const TensorSpec& spec) {
+  const auto heads_axis = static_cast<std::size_t>(spec.rank - 2);
+  const std::int64_t head_stride = spec.strides[heads_axis];
+  return head_stride > 0 && head_stride * spec.shape[heads_axis] <= spec.strides[heads_axis - 1];
+}
+
+/// KV heads that an item takes in turn, block of keys by block: where a few rows read k and v in
+/// memory and their heads lie side by side, so that what is read is one stretch of memory.
+std::int64_t choose_heads_per_item(const AttentionProblem& problem,
+                                   const AttentionGeometry& geometry, const TileShape& tile) {
+  const std::int64_t rows = geometry.seqlen_q * geometry.qhead_per_khead;
+  const bool together = rows >= 1 && rows <= kMaxStreamedRows && geometry.nheads_k > 1 &&
+                        heads_lie_together(problem.k) && heads_lie_together(problem.v);
+  return together ? min_of(geometry.nheads_k, tile.m / rows) : 1;
+}
+
+std::int64_t choose_num_splits(const AttentionGeometry& geometry, const KernelConfig& config,
                                std::int64_t workers) {
   const std::int64_t wanted = kItemsPerWorker * workers;
-  const std::int64_t items = min_items(geometry, tile);
+  const std::int64_t items = min_items(geometry, config.tile, config.heads_per_item);
   if (workers == 1 || items >= wanted) return 1;
   return clamp_to<std::int64_t>(geometry.seqlen_k / kMinSplitKeys, 1, ceil_div(wanted, items));
 }
@@ -125,14 +139,14 @@ std::int64_t partial_slots(const KernelConfig& config, const AttentionGeometry& 
 
 TileShape forward_tile(const AttentionGeometry& geometry, const TileMath& math,
                        std::int64_t l2_bytes, std::int64_t workers) {
-  TileShape tile{.m = 0, .n = forward_keys(math.slot_terms)};
+  TileShape tile{.m = 0, .n = kForwardKeys};
   const std::int64_t rows = geometry.seqlen_q * geometry.qhead_per_khead;
   for (const std::int64_t m : kForwardRows) {
     tile.m = m;
     Slab tiles;
     const ForwardScratch scratch(tiles, math, tile, geometry);
     const bool fits = tiles.used_bytes() <= max_of(l2_bytes, kLeastL2Bytes) / 4 * 3;
-    if (fits && rows > m / 2 && min_items(geometry, tile) >= kItemsPerWorker * workers) break;
+    if (fits && rows > m / 2 && min_items(geometry, tile, 1) >= kItemsPerWorker * workers) break;
   }
   return tile;
 }
@@ -155,12 +169,13 @@ KernelConfig configure_forward(const AttentionProblem& problem, const AttentionG
   const TileMath& math = tile_math(problem.q.dtype, device.isa);
   const std::int64_t workers = worth_workers(attention_work(problem), device);
   config.tile = forward_tile(geometry, math, device.l2_bytes, workers);
+  config.heads_per_item = choose_heads_per_item(problem, geometry, config.tile);
   config.isa = math.name;
   config.pack_gqa = geometry.qhead_per_khead > 1;
   if (problem.batch_invariant) {
     config.split_keys = kInvariantSplitKeys;
   } else {
-    config.num_splits = choose_num_splits(geometry, config.tile, workers);
+    config.num_splits = choose_num_splits(geometry, config, workers);
   }
   config.num_threads = min_of(workers, max_items(config, geometry));
   size_workspace(config, math, geometry);
@@ -176,7 +191,8 @@ double predict_forward(const AttentionProblem& problem, const AttentionGeometry&
   const double rows_per_tile = max_of(static_cast<double>(rows) / static_cast<double>(tiles), 1.0);
   // Two operations for each row of the tile and element of a key or value row.
   work.flops *= 1.0 + kLoadFlops / (2.0 * rows_per_tile);
-  return roofline_us(work, config.num_threads, device, kEfficiency);
+  return roofline_us(work, config.num_threads, device,
+                     tile_math(problem.q.dtype, config.isa).slot_terms);
 }
 
 }  // namespace foveal::cpu

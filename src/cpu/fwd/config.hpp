@@ -14,22 +14,23 @@ namespace foveal::cpu {
 
 /// Rows of a tile, the most first: whole blocks of rows of every table, and multiples of kLane. The
 /// bits of a row don't depend on the tile that it is in.
-inline constexpr std::int64_t kForwardRows[] = {192, 96, 48};
+inline constexpr std::int64_t kForwardRows[] = {384, 192, 96, 48};
 
-/// Keys of a block: a multiple of kLane and of what a running sum of the tables takes, so that the
-/// sums of weights * v don't depend on which keys of the block the tile leaves out.
-constexpr std::int64_t forward_keys(std::int64_t slot_terms) { return 64 * slot_terms; }
+/// Keys of a block: as many as one running sum of every table takes, so that the sums of weights *
+/// v don't depend on which keys of the block a tile leaves out.
+inline constexpr std::int64_t kForwardKeys = 128;
 
 /// Keys of a split when batch_invariant: a constant, so that a sequence is cut the same way in any
 /// batch and by any number of threads.
 inline constexpr std::int64_t kInvariantSplitKeys = 1024;
 
 /// Packed rows of a sequence that batch_invariant still splits: a tile of any size holds them.
-inline constexpr std::int64_t kInvariantSplitRows = kForwardRows[2];
+inline constexpr std::int64_t kInvariantSplitRows = kForwardRows[3];
 
-static_assert(forward_keys(1) % kLane == 0 && forward_keys(1) % 4 == 0,
+static_assert(kForwardKeys % kLane == 0 && kForwardKeys % 4 == 0,
               "blocks have no padding, and dropout draws four columns a call");
-static_assert(kInvariantSplitKeys % forward_keys(2) == 0, "a split is whole blocks");
+static_assert(kForwardKeys <= kDepthRun, "one running sum");
+static_assert(kInvariantSplitKeys % kForwardKeys == 0, "a split is whole blocks");
 
 /// A sequence of at most so many packed rows reads k and v where they lie, in their own dtype;
 /// with more rows it pays to convert and pack them for the products

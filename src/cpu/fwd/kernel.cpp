@@ -29,13 +29,12 @@ struct KeySource {
                   ///< the batch
 };
 
-KeySource key_source(const ForwardArgs& args, const WorkItem& item,
-                     const algorithm::SeqlenInfo& info, Range seen) {
-  const std::int64_t b = item.sequence->b;
+KeySource key_source(const ForwardArgs& args, const algorithm::SeqlenInfo& info, std::int64_t b,
+                     std::int64_t head_k, Range seen) {
   const std::int64_t row = cache_row(args.context.tensors, b);
   const std::int64_t first_row = info.k_begin + info.leftpad_k;
-  return {algorithm::kv_locator(args.k_layout, b, row, item.head_k, first_row),
-          algorithm::kv_locator(args.v_layout, b, row, item.head_k, first_row), seen,
+  return {algorithm::kv_locator(args.k_layout, b, row, head_k, first_row),
+          algorithm::kv_locator(args.v_layout, b, row, head_k, first_row), seen,
           args.can_stream && info.seqlen_q * args.geometry.qhead_per_khead <= kMaxStreamedRows};
 }
 
@@ -43,7 +42,8 @@ KeySource key_source(const ForwardArgs& args, const WorkItem& item,
 struct KeyBlock {
   ScoreTile tile;  ///< rows: those of the part
   bool needs_mask = false;
-  Range next_keys;  ///< of the block after this one
+  const KeySource& next;  ///< what is read after this block: these keys of the same head or another
+  Range next_keys;
 };
 
 /// q . k^T of the tile from rows of k in memory. Keys that no row sees are not read; their products
@@ -160,7 +160,7 @@ void narrow_weights(const ForwardArgs& args, const ForwardScratch& scratch, cons
 void accumulate_values(const ForwardArgs& args, const ForwardScratch& scratch,
                        const KeySource& source, const KeyBlock& block) {
   const KeyRows keys{args.v, source.v, block.tile.keys, source.seen};
-  const KeyRows next{args.k, source.k, block.next_keys, source.seen};
+  const KeyRows next{args.k, block.next.k, block.next_keys, block.next.seen};
   const std::int64_t rows = block.tile.rows.packed.size();
   if (source.streamed) return stream_values(args, scratch, keys, next, rows);
   const std::int64_t headdim_v = args.geometry.headdim_v;
@@ -236,33 +236,89 @@ ForwardArgs::ForwardArgs(const planner::LaunchContext& launch, const ForwardPart
   }
 }
 
-void attend(const ForwardArgs& args, const ForwardScratch& scratch, const WorkItem& item) {
-  const algorithm::SeqlenInfo info = algorithm::seqlen_info(args.lengths, item.sequence->b);
-  const algorithm::Mask mask = sequence_mask(info, args.geometry);
-  const std::int64_t group = args.geometry.qhead_per_khead;
-  const Range packed{item.m_block * args.tile.m,
-                     min_of((item.m_block + 1) * args.tile.m, info.capacity_q * group)};
-  const std::int64_t end = clamp_to(info.seqlen_q * group, packed.min, packed.max);
-  const ForwardTile tile{{item.sequence->b, info.q_begin, item.head_k, group, {packed.min, end}},
-                         {end, packed.max}};
-  if (tile.rows.packed.empty()) return store_padding(args, scratch, tile);
+namespace {
 
-  const Range rows = algorithm::query_rows(tile.rows.packed, group);
-  const BlockRange blocks = algorithm::n_block_range(mask, rows, args.tile.n);
-  const Range split =
-      blocks_of_split(blocks.visit, item.split, item.sequence->num_splits, args.context.config);
-  const KeySource source = key_source(args, item, info, mask.keys_of_rows(rows));
-  const auto keys_of_block = [&](std::int64_t n_block) {
-    return Range{n_block * args.tile.n, min_of((n_block + 1) * args.tile.n, info.seqlen_k)};
-  };
-  begin_tile(args, scratch, tile.rows);
-  for (std::int64_t n_block = split.min; n_block < split.max; ++n_block) {
-    attend_block(args, scratch, source,
-                 {.tile = {tile.rows, mask, keys_of_block(n_block)},
-                  .needs_mask = blocks.needs_mask(n_block),
-                  .next_keys = n_block + 1 < split.max ? keys_of_block(n_block + 1) : Range{}});
+/// What the heads of an item have in common.
+struct ItemWork {
+  const ForwardArgs& args;
+  const WorkItem& item;
+  algorithm::SeqlenInfo info;
+  algorithm::Mask mask;
+  Range packed;   ///< packed rows of the tile below seqlen_q
+  Range padding;  ///< and those at and past it
+  BlockRange blocks;
+  Range split;  ///< blocks of the item
+  Range seen;   ///< keys that some row of the tile sees
+
+  ItemWork(const ForwardArgs& arguments, const WorkItem& work);
+
+  [[nodiscard]] ForwardTile tile(std::int64_t head) const {
+    return {
+        {item.sequence->b, info.q_begin, item.head_k + head, args.geometry.qhead_per_khead, packed},
+        padding};
   }
-  store_tile(args, scratch, item, tile);
+  [[nodiscard]] KeySource source(std::int64_t head) const {
+    return key_source(args, info, item.sequence->b, item.head_k + head, seen);
+  }
+  [[nodiscard]] Range keys_of_block(std::int64_t n_block) const {
+    if (n_block >= split.max) return {};
+    return {n_block * args.tile.n, min_of((n_block + 1) * args.tile.n, info.seqlen_k)};
+  }
+  /// The tiles of several heads share a scratch tile: those of a few rows only are taken together.
+  [[nodiscard]] ForwardScratch scratch_of(const ForwardScratch& scratch, std::int64_t head) const {
+    return scratch.rows_from(head * (padding.max - packed.min));
+  }
+};
+
+ItemWork::ItemWork(const ForwardArgs& arguments, const WorkItem& work)
+    : args(arguments),
+      item(work),
+      info(algorithm::seqlen_info(args.lengths, item.sequence->b)),
+      mask(sequence_mask(info, args.geometry)) {
+  const std::int64_t group = args.geometry.qhead_per_khead;
+  const std::int64_t begin = item.m_block * args.tile.m;
+  const std::int64_t capacity = min_of(begin + args.tile.m, info.capacity_q * group);
+  const std::int64_t end = clamp_to(info.seqlen_q * group, begin, capacity);
+  packed = {begin, end};
+  padding = {end, capacity};
+  if (packed.empty()) return;
+  const Range rows = algorithm::query_rows(packed, group);
+  blocks = algorithm::n_block_range(mask, rows, args.tile.n);
+  split = blocks_of_split(blocks.visit, item.split, item.sequence->num_splits, args.context.config);
+  seen = mask.keys_of_rows(rows);
+}
+
+}  // namespace
+
+void attend(const ForwardArgs& args, const ForwardScratch& scratch, const WorkItem& item) {
+  const ItemWork work(args, item);
+  if (work.packed.empty()) {
+    for (std::int64_t head = 0; head < item.num_heads; ++head) {
+      store_padding(args, scratch, work.tile(head));
+    }
+    return;
+  }
+  for (std::int64_t head = 0; head < item.num_heads; ++head) {
+    begin_tile(args, work.scratch_of(scratch, head), work.tile(head).rows);
+  }
+  for (std::int64_t n_block = work.split.min; n_block < work.split.max; ++n_block) {
+    KeySource source = work.source(0);
+    for (std::int64_t head = 0; head < item.num_heads; ++head) {
+      const bool last = head + 1 == item.num_heads;
+      const KeySource next = work.source(last ? 0 : head + 1);
+      attend_block(args, work.scratch_of(scratch, head), source,
+                   {.tile = {work.tile(head).rows, work.mask, work.keys_of_block(n_block)},
+                    .needs_mask = work.blocks.needs_mask(n_block),
+                    .next = next,
+                    .next_keys = work.keys_of_block(last ? n_block + 1 : n_block)});
+      source = next;
+    }
+  }
+  for (std::int64_t head = 0; head < item.num_heads; ++head) {
+    WorkItem one = item;
+    one.head_k += head;
+    store_tile(args, work.scratch_of(scratch, head), one, work.tile(head));
+  }
 }
 
 }  // namespace foveal::cpu

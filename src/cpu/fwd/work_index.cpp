@@ -55,6 +55,8 @@ WorkIndex build_work_index(const AttentionGeometry& geometry, const KernelConfig
     ::new (first + b) SequenceWork(sequence_work(geometry, config, lengths, b));
   }
   WorkIndex index;
+  index.heads_per_item = config.heads_per_item;
+  const std::int64_t head_groups = ceil_div(geometry.nheads_k, config.heads_per_item);
   index.sequences = {first, static_cast<std::size_t>(geometry.batch)};
   std::sort(index.sequences.begin(), index.sequences.end(),
             [](const SequenceWork& x, const SequenceWork& y) {
@@ -70,7 +72,7 @@ WorkIndex build_work_index(const AttentionGeometry& geometry, const KernelConfig
     }
     work.first_item = num_items;
     work.first_slot = index.num_slots;
-    num_items += tiles * work.num_splits + work.padding_blocks * geometry.nheads_k;
+    num_items += (work.m_blocks * work.num_splits + work.padding_blocks) * head_groups;
     if (work.num_splits > 1) index.num_slots += tiles * work.num_splits;
   }
   index.queue = ::new (storage) WorkQueue(num_items);
@@ -86,16 +88,18 @@ WorkItem WorkIndex::item(std::int64_t index, std::int64_t nheads_k) const {
   std::int64_t local = index - item.sequence->first_item;
   const std::int64_t num_splits = item.sequence->num_splits;
   const std::int64_t m_blocks = item.sequence->m_blocks;
-  const std::int64_t attending = m_blocks * nheads_k * num_splits;
+  const std::int64_t head_groups = ceil_div(nheads_k, heads_per_item);
+  const std::int64_t attending = m_blocks * head_groups * num_splits;
   if (local < attending) {
     item.split = local % num_splits;
     local /= num_splits;
-    item.m_block = m_blocks - 1 - local / nheads_k;
+    item.m_block = m_blocks - 1 - local / head_groups;
   } else {
     local -= attending;
-    item.m_block = m_blocks + local / nheads_k;
+    item.m_block = m_blocks + local / head_groups;
   }
-  item.head_k = local % nheads_k;
+  item.head_k = local % head_groups * heads_per_item;
+  item.num_heads = min_of(heads_per_item, nheads_k - item.head_k);
   return item;
 }
 

@@ -16,8 +16,8 @@
 
 namespace foveal::cpu {
 
-/// One sequence's items: (m_block, head_k, split) for the tiles that have rows below seqlen_q, then
-/// (m_block, head_k) for those that only pad the sequence to its capacity.
+/// One sequence's items: (m_block, heads, split) for the tiles that have rows below seqlen_q, then
+/// (m_block, heads) for those that only pad the sequence to its capacity.
 struct SequenceWork {
   std::int64_t b = 0;
   std::int64_t cost = 0;            ///< (row, key) pairs of its heaviest tile
@@ -28,11 +28,13 @@ struct SequenceWork {
   std::int64_t first_slot = 0;  ///< of its partial results, when num_splits > 1
 };
 
-/// One tile of one KV head, over all keys that it sees or over one split of them.
+/// One tile of a KV head, or of a few whose rows lie side by side, over all keys that it sees or
+/// over one split of them.
 struct WorkItem {
   const SequenceWork* sequence = nullptr;
   std::int64_t m_block = 0;
   std::int64_t head_k = 0;
+  std::int64_t num_heads = 1;
   std::int64_t split = 0;
 
   /// Slot of the tile's first split.
@@ -45,6 +47,7 @@ struct WorkIndex {
   std::span<SequenceWork> sequences;
   WorkQueue* queue = nullptr;
   std::int64_t num_slots = 0;  ///< in use
+  std::int64_t heads_per_item = 1;
 
   [[nodiscard]] WorkItem item(std::int64_t index, std::int64_t nheads_k) const;
 };

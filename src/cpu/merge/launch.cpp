@@ -133,8 +133,7 @@ planner::KernelConfig configure(const AttentionProblem& problem, const Attention
 
 double predict(const AttentionProblem& problem, const AttentionGeometry& /*geometry*/,
                const planner::KernelConfig& config, const DeviceInfo& device) {
-  constexpr double kAllOfTheBandwidth = 1.0;
-  return roofline_us(attention_work(problem), config.num_threads, device, kAllOfTheBandwidth);
+  return roofline_us(attention_work(problem), config.num_threads, device, /*slot_terms=*/1);
 }
 
 Status launch(const planner::LaunchContext& context) {

@@ -79,10 +79,6 @@ void multiply_panel(FloatProduct panel) {
   if (rows == 1) multiply_block<1, 4, Order, Write>(panel);
 }
 
-/// Terms that one running sum takes; the sums of longer depths are added up. Rounding errors then
-/// grow with the square root of this, not of headdim.
-constexpr std::int64_t kDepthRun = 64;
-
 /// One panel, run by run of the depth.
 template <AOrder Order, Into Write>
 void multiply_runs(FloatProduct panel) {

@@ -27,10 +27,6 @@ constexpr int kBlockRows = 12;
 constexpr int kBlockRows = 6;
 #endif
 
-/// Terms that one running sum takes; the sums of longer depths are added up. Rounding errors then
-/// grow with the square root of this, not of headdim.
-constexpr std::int64_t kDepthRun = 64;
-
 /// A product and how to step through its operands, in floats: from one row of the block to the
 /// next, one term to the next, and from one vector of B to the next.
 struct Block {

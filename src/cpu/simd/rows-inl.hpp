@@ -17,34 +17,50 @@ namespace foveal::cpu::simd::HWY_NAMESPACE {
 namespace {
 
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
-
 /// The larger one; `value` only where it isn't NaN. hn::Max leaves open what a NaN gives; the
 /// instruction gives its second operand.
 HWY_INLINE Floats larger(Floats value, Floats largest) {
   return Floats{_mm512_max_ps(value.raw, largest.raw)};
 }
+#else
+HWY_INLINE Floats larger(Floats value, Floats largest) {
+  return hn::IfThenElse(hn::Gt(value, largest), value, largest);
+}
+#endif
 
-/// 2^n of whole n times value, to nearest even, subnormals and overflow included.
+/// A number as the nearest whole one and what is left; powers of two beyond fp32's are clamped.
+struct WholeAndRest {
+  Floats whole;
+  Floats rest;
+};
+
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+
+/// Of an infinity nothing is left.
+HWY_INLINE WholeAndRest split_whole(Floats x) {
+  constexpr int kNearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+  return {Floats{_mm512_roundscale_ps(x.raw, kNearest)}, Floats{_mm512_reduce_ps(x.raw, kNearest)}};
+}
+
+/// value * 2^n, to nearest even, subnormals and overflow included.
 HWY_INLINE Floats scale_by_power(Floats value, Floats n) {
   return Floats{_mm512_scalef_ps(value.raw, n.raw)};
 }
 
-/// Nearest whole number.
-HWY_INLINE Floats round_to_whole(Floats x) {
-  return Floats{_mm512_roundscale_ps(x.raw, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
-}
-
-/// Within [lowest, highest]; NaN stays.
-HWY_INLINE Floats bound(Floats x, Floats lowest, Floats highest) {
-  return Floats{_mm512_min_ps(highest.raw, _mm512_max_ps(lowest.raw, x.raw))};
-}
-
 #else
 
-HWY_INLINE Floats larger(Floats value, Floats largest) {
-  return hn::IfThenElse(hn::Gt(value, largest), value, largest);
+/// Comparisons are false for NaN, which passes.
+HWY_INLINE WholeAndRest split_whole(Floats x) {
+  constexpr float kLowest = -151.0f;            // 2^x is 0 from here down
+  constexpr float kHighest = 129.0f;            // 2^x is inf from here up
+  const Floats rounder = broadcast(0x1.8p23f);  // its sum with |x| < 2^22 is whole
+  Floats bounded = hn::IfThenElse(hn::Lt(x, broadcast(kLowest)), broadcast(kLowest), x);
+  bounded = hn::IfThenElse(hn::Gt(bounded, broadcast(kHighest)), broadcast(kHighest), bounded);
+  const Floats whole = hn::Sub(hn::Add(bounded, rounder), rounder);
+  return {whole, hn::Sub(bounded, whole)};
 }
 
+/// In two factors, so that subnormal results and those next to overflow are right too.
 HWY_INLINE Floats scale_by_power(Floats value, Floats n) {
   const IntTag di;
   const auto whole = hn::ConvertTo(di, n);
@@ -56,40 +72,23 @@ HWY_INLINE Floats scale_by_power(Floats value, Floats n) {
                  hn::BitCast(FloatTag(), scale_b));
 }
 
-/// For |x| < 2^22: the sum has the whole number in its low bits.
-HWY_INLINE Floats round_to_whole(Floats x) {
-  const Floats rounder = broadcast(0x1.8p23f);
-  return hn::Sub(hn::Add(x, rounder), rounder);
-}
-
-HWY_INLINE Floats bound(Floats x, Floats lowest, Floats highest) {
-  const Floats above = hn::IfThenElse(hn::Lt(x, lowest), lowest, x);
-  return hn::IfThenElse(hn::Gt(above, highest), highest, above);
-}
-
 #endif
 
-/// exp to about 1 ulp: x = n ln 2 + r with |r| <= ln 2 / 2, and 1 + r + r^2 P(r), where P is fitted
-/// to 3e-9 relative error of exp (minimax over the interval, by reweighted least squares). NaN
-/// passes through.
-HWY_INLINE Floats exp_lanes(Floats x) {
-  constexpr float kLog2E = 1.44269504f;
-  constexpr float kLn2High = 0.693359375f;  // 355 / 512: n * kLn2High is exact
-  constexpr float kLn2Low = -2.12194440e-4f;
-  constexpr float kLowest = -104.0f;  // exp is 0 from here down
-  constexpr float kHighest = 89.0f;   // exp is inf from here up
+constexpr float kLog2E = 1.44269504f;
+
+/// 2^x to about 1 ulp: a whole power, and of the rest r, |r| <= 1/2, 1 + r P(r), where P is fitted
+/// to 2e-9 relative error (minimax, by reweighted least squares). NaN passes through.
+HWY_INLINE Floats exp2_lanes(Floats x) {
   const Floats one = broadcast(1.0f);
-  const Floats bounded = bound(x, broadcast(kLowest), broadcast(kHighest));
-  const Floats n = round_to_whole(hn::Mul(bounded, broadcast(kLog2E)));
-  const Floats high = hn::NegMulAdd(n, broadcast(kLn2High), bounded);
-  const Floats r = hn::NegMulAdd(n, broadcast(kLn2Low), high);
-  Floats p = hn::MulAdd(r, broadcast(0.00138145394f), broadcast(0.00836874545f));
-  p = hn::MulAdd(p, r, broadcast(0.041668389f));
-  p = hn::MulAdd(p, r, broadcast(0.166665211f));
-  p = hn::MulAdd(p, r, broadcast(0.49999994f));
+  const WholeAndRest parts = split_whole(x);
+  const Floats r = parts.rest;
+  Floats p = hn::MulAdd(r, broadcast(0.000153533314f), broadcast(0.00133989134f));
+  p = hn::MulAdd(p, r, broadcast(0.00961843785f));
+  p = hn::MulAdd(p, r, broadcast(0.0555033237f));
+  p = hn::MulAdd(p, r, broadcast(0.240226477f));
+  p = hn::MulAdd(p, r, broadcast(0.693147182f));
   p = hn::MulAdd(p, r, one);
-  p = hn::MulAdd(p, r, one);
-  return scale_by_power(p, n);
+  return scale_by_power(p, parts.whole);
 }
 
 /// tanh: below 5/8 x + x^3 P(x^2), where P is fitted to 1e-8 relative error of tanh (minimax over
@@ -104,7 +103,7 @@ HWY_INLINE Floats tanh_lanes(Floats x) {
   p = hn::MulAdd(p, square, broadcast(0.133314654f));
   p = hn::MulAdd(p, square, broadcast(-0.333332837f));
   const Floats near_zero = hn::MulAdd(hn::Mul(p, square), x, x);
-  const Floats exponential = exp_lanes(hn::Add(x, x));
+  const Floats exponential = exp2_lanes(hn::Mul(x, broadcast(2 * kLog2E)));
   const Floats quotient = hn::Sub(one, hn::Div(broadcast(2.0f), hn::Add(exponential, one)));
   return hn::IfThenElse(hn::Lt(hn::Abs(x), broadcast(kPolynomialEnd)), near_zero, quotient);
 }
@@ -123,15 +122,15 @@ float row_max(const float* row, std::int64_t count) {
 }
 
 float exp_sum(float* row, std::int64_t count, float factor, float offset) {
-  const Floats factors = broadcast(factor);
-  const Floats subtracted = broadcast(offset);
+  const Floats factors = broadcast(factor * kLog2E);
+  const Floats subtracted = broadcast(offset * kLog2E);
   Floats sum[kLaneVectors];
   for (Floats& vector : sum) vector = hn::Zero(FloatTag());
   for (std::int64_t j = 0; j < count; j += kLane) {
 #pragma GCC unroll 4
     for (std::int64_t v = 0; v < kLaneVectors; ++v) {
       float* at = row + j + v * kVector;
-      const Floats weight = exp_lanes(hn::MulSub(load(at), factors, subtracted));
+      const Floats weight = exp2_lanes(hn::MulSub(load(at), factors, subtracted));
       store(weight, at);
       sum[v] = hn::Add(sum[v], weight);
     }
