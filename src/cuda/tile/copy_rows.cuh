@@ -45,9 +45,10 @@ struct TileWalk {
   int unit;
 
   FOVEAL_DEVICE static TileWalk of_thread() {
-    const int thread = ptx::thread_index_anew();
-    const int line = thread / kLineUnits / kPassRows;
-    return {thread / kLineUnits % kPassRows, line * kLineUnits + thread % kLineUnits};
+    const unsigned thread = ptx::thread_index_anew();
+    const unsigned line = thread / kLineUnits / kPassRows;
+    return {static_cast<int>(thread / kLineUnits % kPassRows),
+            static_cast<int>(line * kLineUnits + thread % kLineUnits)};
   }
   static constexpr int kRowSteps = kRows / kPassRows;
   static constexpr int kLineSteps = kLines / kPassLines;
@@ -55,28 +56,49 @@ struct TileWalk {
   FOVEAL_DEVICE static constexpr int unit_step(int step) { return step * kPassLines * kLineUnits; }
 };
 
-/// kRows rows into `tile`. row_offset(r) is the offset of row r's column 0 in elements, or kNoRow;
-/// columns begin at `first_column`. The bytes are there after copy_async_wait and a barrier.
+/// kRows rows of whole units that are all there, as wide as the tile, `row_stride` elements apart
+/// from `data` on. The bytes are there after copy_async_wait and a barrier.
+template <int kRows, int kThreads, class Element, int kColumns>
+FOVEAL_DEVICE void copy_whole_rows(SharedTile<Element, kColumns> tile, const Element* data,
+                                   std::int64_t row_stride) {
+  using Tile = SharedTile<Element, kColumns>;
+  using Walk = TileWalk<kRows, kThreads, Tile>;
+  const Walk walk = Walk::of_thread();
+  const std::uint32_t to = tile.address(walk.row, walk.unit);
+  const Element* from = data + walk.row * row_stride + walk.unit * Tile::kUnitElements;
+  const std::int64_t step = Walk::row_step(1) * row_stride;
+#pragma unroll
+  for (int i = 0; i < Walk::kRowSteps; ++i) {
+#pragma unroll
+    for (int j = 0; j < Walk::kLineSteps; ++j) {
+      ptx::copy_async_16(to + Walk::row_step(i) * Tile::kRowBytes + 16 * Walk::unit_step(j),
+                         from + Walk::unit_step(j) * Tile::kUnitElements);
+    }
+    from += step;
+  }
+}
+
+/// kRows rows of whole units into `tile`. row_offset(r) is the offset of row r's column 0 in
+/// elements, or kNoRow; columns begin at `first_column`.
 template <int kRows, int kThreads, class Element, int kColumns, class RowOffset>
 FOVEAL_DEVICE void copy_rows_async(SharedTile<Element, kColumns> tile, const RowElements& elements,
                                    int first_column, const RowOffset& row_offset) {
   using Tile = SharedTile<Element, kColumns>;
   using Walk = TileWalk<kRows, kThreads, Tile>;
   const Walk walk = Walk::of_thread();
-  const std::uint32_t to = tile.address(walk.row, walk.unit);
   const auto* data = static_cast<const Element*>(elements.data);
   const int column = first_column + walk.unit * Tile::kUnitElements;
-#pragma unroll
+#pragma unroll 1
   for (int i = 0; i < Walk::kRowSteps; ++i) {
-    const std::int64_t offset = row_offset(walk.row + Walk::row_step(i));
-    const bool there = offset != kNoRow;
-    const Element* from = there ? data + offset + column : data;
+    const int row = walk.row + Walk::row_step(i);
+    const std::int64_t offset = row_offset(row);
+    const std::uint32_t to = tile.address(row, walk.unit);
 #pragma unroll
     for (int j = 0; j < Walk::kLineSteps; ++j) {
       const int step = Walk::unit_step(j);
-      const bool valid = there && column + step * Tile::kUnitElements < elements.columns;
-      ptx::copy_async_16(to + Walk::row_step(i) * Tile::kRowBytes + 16 * step,
-                         valid ? from + step * Tile::kUnitElements : data, valid);
+      const int at = column + step * Tile::kUnitElements;
+      const bool valid = offset != kNoRow && at < elements.columns;
+      ptx::copy_async_16(to + 16 * step, valid ? data + offset + at : data, valid);
     }
   }
 }
@@ -90,7 +112,7 @@ FOVEAL_DEVICE void copy_rows_by_element(SharedTile<Element, kColumns> tile,
   constexpr int kUnits = kRows * Tile::kUnits;
   const auto* data = static_cast<const Element*>(elements.data);
 #pragma unroll 1
-  for (int index = ptx::thread_index_anew(); index < kUnits; index += kThreads) {
+  for (int index = static_cast<int>(ptx::thread_index_anew()); index < kUnits; index += kThreads) {
     const int row = index / Tile::kUnits;
     const int unit = index % Tile::kUnits;
     const int column = first_column + unit * Tile::kUnitElements;
@@ -119,31 +141,58 @@ FOVEAL_DEVICE void copy_rows(SharedTile<Element, kColumns> tile, const RowElemen
 /// Keys of one sequence and KV head: where they lie, and which of them may be read. The others are
 /// 0 in the tile, so that nothing of them reaches a result.
 struct KeyRows {
+  /// Keys [plain_min, plain_max) may be read and lie in whole units of full width, key j at
+  /// plain_origin + j * row stride: most tiles of most problems, told by two comparisons.
+  const void* plain_origin = nullptr;
+  std::int32_t plain_min = 0;
+  std::int32_t plain_max = 0;
+
   RowElements elements;
   algorithm::KvLocator at;
   algorithm::Range readable;
 };
 
-/// Keys [first_key, first_key + kRows).
+/// Of tiles kWidth columns wide. `seen` are the keys that may be read.
+template <class Element, int kWidth>
+FOVEAL_DEVICE KeyRows key_rows(const RowElements& elements, const algorithm::KvLocator& at,
+                               algorithm::Range seen) {
+  KeyRows keys;
+  keys.elements = elements;
+  keys.at = at;
+  keys.readable = seen;
+  if (elements.whole_units && elements.columns == kWidth && at.pages == nullptr) {
+    keys.plain_origin = static_cast<const Element*>(elements.data) + at.row_offset(0);
+    keys.plain_min = static_cast<std::int32_t>(seen.min);
+    keys.plain_max = static_cast<std::int32_t>(seen.max);
+  }
+  return keys;
+}
+
+/// Keys [first_key, first_key + kRows) into `tile`, columns from `first_column` on. `row_stride` is
+/// that of the operand's layout, from where reading it costs least.
 template <int kRows, int kThreads, class Element, int kColumns>
 FOVEAL_DEVICE void copy_keys(SharedTile<Element, kColumns> tile, const KeyRows& keys,
-                             std::int64_t first_key, int first_column) {
-  const std::int64_t begin = max_of(first_key, keys.readable.min);
-  const std::int64_t end = min_of(first_key + kRows, keys.readable.max);
-  const int row_min = static_cast<int>(min_of<std::int64_t>(begin - first_key, kRows));
-  const int row_max = static_cast<int>(max_of<std::int64_t>(end - first_key, 0));
-  const bool any = begin < end;
-  if (!any || keys.at.contiguous_rows(begin, end - begin) >= end - begin) {
-    const std::int64_t origin = any ? keys.at.row_offset(begin) : 0;
-    const std::int64_t stride = keys.at.layout.row_stride;
-    copy_rows<kRows, kThreads>(tile, keys.elements, first_column, [=](int row) {
-      return row >= row_min && row < row_max ? origin + (row - row_min) * stride : kNoRow;
-    });
-  } else {
-    copy_rows<kRows, kThreads>(tile, keys.elements, first_column, [&](int row) {
-      return row >= row_min && row < row_max ? keys.at.row_offset(first_key + row) : kNoRow;
-    });
+                             std::int64_t row_stride, std::int32_t first_key, int first_column) {
+  if (first_key >= keys.plain_min && first_key + kRows <= keys.plain_max) {
+    const auto* origin = static_cast<const Element*>(keys.plain_origin);
+    copy_whole_rows<kRows, kThreads>(tile, origin + first_key * row_stride + first_column,
+                                     row_stride);
+    return;
   }
+  const std::int64_t end_key = std::int64_t{first_key} + kRows;
+  const bool whole = keys.elements.whole_units &&
+                     first_column + kColumns <= keys.elements.columns &&
+                     first_key >= keys.readable.min && end_key <= keys.readable.max;
+  if (whole && keys.at.contiguous_rows(first_key, kRows) >= kRows) {
+    const auto* data = static_cast<const Element*>(keys.elements.data);
+    copy_whole_rows<kRows, kThreads>(tile, data + keys.at.row_offset(first_key) + first_column,
+                                     row_stride);
+    return;
+  }
+  copy_rows<kRows, kThreads>(tile, keys.elements, first_column, [&](int row) {
+    const std::int64_t key = std::int64_t{first_key} + row;
+    return keys.readable.contains(key) ? keys.at.row_offset(key) : kNoRow;
+  });
 }
 
 }  // namespace foveal::cuda

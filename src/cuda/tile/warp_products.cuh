@@ -47,7 +47,7 @@ FOVEAL_DEVICE void multiply_scores(float (&c)[kRowTiles][kKeyTiles][4],
                                    SharedTile<Element, kColumnsA> a, int row, int a_unit,
                                    SharedTile<Element, kColumnsB> b, int key) {
   static_assert(kKeyTiles % 2 == 0);
-  const int lane = ptx::thread_index_anew() % 32;
+  const int lane = static_cast<int>(ptx::thread_index_anew() % 32);
   a.base += static_cast<std::uint32_t>(16 * a_unit);
   const LaneAddress rows_at(a, row + lane % 16, lane / 16);
   const LaneAddress keys_at(b, key + lane % 8 + lane / 16 * 8, lane / 8 % 2);
@@ -90,7 +90,7 @@ FOVEAL_HOST_DEVICE constexpr int group_column(int group, int column_tile) {
 template <int kGroups, class Element, int kColumnsB>
 FOVEAL_DEVICE LaneAddress<SharedTile<Element, kColumnsB>> values_address(
     SharedTile<Element, kColumnsB> b, int group) {
-  const int lane = ptx::thread_index_anew() % 32;
+  const int lane = static_cast<int>(ptx::thread_index_anew() % 32);
   if constexpr (sizeof(Element) == 2) return {b, lane % 16, 2 * group + lane / 16};
   b.base += static_cast<std::uint32_t>(4 * (lane / 4));
   return {b, 2 * (lane % 4), group_column<kGroups>(group, 0) / 4};
@@ -120,7 +120,7 @@ template <int kRowTiles, int kKeyTiles, int kColumnsA, int kColumnsB>
 FOVEAL_DEVICE void multiply_scores(float (&c)[kRowTiles][kKeyTiles][4],
                                    SharedTile<float, kColumnsA> a, int row, int a_unit,
                                    SharedTile<float, kColumnsB> b, int key) {
-  const int lane = ptx::thread_index_anew() % 32;
+  const int lane = static_cast<int>(ptx::thread_index_anew() % 32);
   const int g = lane / 4;
   const auto t_bytes = static_cast<std::uint32_t>(4 * (lane % 4));
   const LaneAddress rows_at(a, row + g, a_unit);

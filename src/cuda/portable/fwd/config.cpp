@@ -13,7 +13,8 @@ using planner::KernelConfig;
 
 /// In the order of preference: narrow before wide, many rows before few.
 constexpr std::array kHalfTiles = {
-    ForwardHdim32::tile,       ForwardHdim64::tile,       ForwardHdim96::tile,
+    ForwardHdim32Plain::tile,  ForwardHdim32::tile,       ForwardHdim64Plain::tile,
+    ForwardHdim64::tile,       ForwardHdim96Plain::tile,  ForwardHdim96::tile,
     ForwardHdim128Plain::tile, ForwardHdim128::tile,      ForwardHdim192::tile,
     ForwardHdim192Small::tile, ForwardHdim256::tile,      ForwardHdim256Small::tile,
     ForwardHdim512::tile,      ForwardHdim512Small::tile,
@@ -25,11 +26,13 @@ constexpr bool fits(const ForwardTile& tile, int element_bytes, std::int64_t byt
   return tile.layout(element_bytes).bytes <= bytes;
 }
 
-/// The last tile of each width fits in any GPU's shared memory, the others in a large one.
+/// A problem that isn't plain must find a tile of its width in any GPU's shared memory; the others
+/// fit in a large one.
 template <std::size_t kCount>
 constexpr bool all_fit(const std::array<ForwardTile, kCount>& tiles, int element_bytes) {
   for (std::size_t i = 0; i < kCount; ++i) {
     const bool last = i + 1 == kCount || tiles[i + 1].d != tiles[i].d;
+    if (last && tiles[i].plain) return false;
     if (!fits(tiles[i], element_bytes, last ? kSmallSharedBytes : kLargeSharedBytes)) return false;
   }
   return true;

@@ -77,8 +77,11 @@ constexpr Instance instance() {
 }
 
 constexpr auto kInstances = std::to_array<Instance>({
+    instance<ForwardHdim32Plain, DType::kFloat16>(),
     instance<ForwardHdim32, DType::kFloat16>(),
+    instance<ForwardHdim64Plain, DType::kFloat16>(),
     instance<ForwardHdim64, DType::kFloat16>(),
+    instance<ForwardHdim96Plain, DType::kFloat16>(),
     instance<ForwardHdim96, DType::kFloat16>(),
     instance<ForwardHdim128Plain, DType::kFloat16>(),
     instance<ForwardHdim128, DType::kFloat16>(),
@@ -88,8 +91,11 @@ constexpr auto kInstances = std::to_array<Instance>({
     instance<ForwardHdim256Small, DType::kFloat16>(),
     instance<ForwardHdim512, DType::kFloat16>(),
     instance<ForwardHdim512Small, DType::kFloat16>(),
+    instance<ForwardHdim32Plain, DType::kBFloat16>(),
     instance<ForwardHdim32, DType::kBFloat16>(),
+    instance<ForwardHdim64Plain, DType::kBFloat16>(),
     instance<ForwardHdim64, DType::kBFloat16>(),
+    instance<ForwardHdim96Plain, DType::kBFloat16>(),
     instance<ForwardHdim96, DType::kBFloat16>(),
     instance<ForwardHdim128Plain, DType::kBFloat16>(),
     instance<ForwardHdim128, DType::kBFloat16>(),

@@ -25,9 +25,9 @@ struct WarpPlace {
   int row;    ///< First row of the tile.
   int key;    ///< First key of the block that it scores.
 
-  FOVEAL_DEVICE static WarpPlace of_thread(int thread) {
+  FOVEAL_DEVICE static WarpPlace of_thread(unsigned thread) {
     constexpr ForwardTile kTile = Shape::kTile;
-    const int warp = thread / 32;
+    const auto warp = static_cast<int>(thread / 32);
     const int group = warp % kTile.column_groups;
     return {group, warp / kTile.column_groups * kTile.rows_per_warp(),
             group * kTile.keys_per_warp()};
@@ -172,23 +172,33 @@ FOVEAL_DEVICE void accumulate_chunk(OutFragment<Shape>& acc, const Weights<Shape
 template <class Shape>
 FOVEAL_DEVICE void load_queries(const ForwardArgs& args, const ForwardWork& work,
                                 std::uint32_t base) {
+  using Element = typename Shape::Element;
+  constexpr ForwardTile kTile = Shape::kTile;
   const AttentionArgs& attention = args.attention;
+  const typename Shape::QTile tile{base};
+  if (args.q_whole_units && attention.headdim == kTile.d && work.group == 1 &&
+      work.row_min + kTile.m <= work.used_rows) {
+    const auto* data = static_cast<const Element*>(attention.q.data);
+    copy_whole_rows<kTile.m, kTile.num_threads()>(
+        tile, data + work.offset(attention.q.strides, work.row_min), attention.q.strides.row);
+    return;
+  }
   const RowElements elements{attention.q.data, attention.q.strides.dim, attention.headdim,
                              args.q_whole_units};
-  copy_rows<Shape::kTile.m, Shape::kTile.num_threads()>(
-      typename Shape::QTile{base}, elements, 0, [&](int row) {
-        const std::int32_t r = work.row_min + row;
-        return r < work.used_rows ? work.offset(attention.q.strides, r) : kNoRow;
-      });
+  copy_rows<kTile.m, kTile.num_threads()>(tile, elements, 0, [&](int row) {
+    const std::int32_t r = work.row_min + row;
+    return r < work.used_rows ? work.offset(attention.q.strides, r) : kNoRow;
+  });
 }
 
 /// Where the lane's scores of a block lie, computed anew: few blocks ask for it.
 template <class Shape>
 FOVEAL_DEVICE LanePlace lane_place(const TileState& tile, std::int32_t n_block) {
-  const int thread = ptx::thread_index_anew();
+  const unsigned thread = ptx::thread_index_anew();
   const auto place = WarpPlace<Shape>::of_thread(thread);
-  return {tile.work.row_min + place.row + thread % 32 / 4,
-          n_block * Shape::kTile.n + place.key + 2 * (thread % 4)};
+  const auto lane = static_cast<int>(thread % 32);
+  return {tile.work.row_min + place.row + lane / 4,
+          n_block * Shape::kTile.n + place.key + 2 * (lane % 4)};
 }
 
 template <class Config, DType kDType>
@@ -208,7 +218,7 @@ FOVEAL_DEVICE void attend(const ForwardArgs& args, const TileState& tile, std::u
   state.clear();
   if (tile.n_min < tile.n_max) {
     const AttentionArgs& attention = args.attention;
-    KeyStream<Shape> stream(tile, shared + kLayout.slots);
+    KeyStream<Shape> stream(args.attention, tile, shared + kLayout.slots);
     load_queries<Shape>(args, work, q.base);
     stream.start(tile.n_min);
 
@@ -235,6 +245,7 @@ FOVEAL_DEVICE void attend(const ForwardArgs& args, const TileState& tile, std::u
       if constexpr (kTile.shares_rows()) {
         exchange.publish(maxima);
         values = stream.acquire(n_block, kTile.chunks);
+        if constexpr (kTile.whole_blocks) __syncthreads();  // else acquire has one
         exchange.collect(maxima, [](float a, float b) { return fmaxf(a, b); });
       }
       move_maxima(state, maxima, factor_log2, acc);
@@ -281,7 +292,7 @@ __global__ void __launch_bounds__(Config::tile.num_threads(), Config::tile.min_b
   extern __shared__ __align__(128) unsigned char shared[];
   using Shape = ForwardShape<Config, kDType>;
   auto& tile = *reinterpret_cast<TileState*>(shared + Shape::kLayout.state);
-  prepare_tile<Config::tile.n>(args, static_cast<std::int32_t>(blockIdx.x), tile);
+  prepare_tile<Shape>(args, static_cast<std::int32_t>(blockIdx.x), tile);
   if (tile.has_rows) attend<Config, kDType>(args, tile, ptx::shared_address(shared));
 }
 

@@ -38,31 +38,38 @@ struct ForwardShape {
 template <class Shape>
 class KeyStream {
  public:
-  static constexpr int kChunks = Shape::kTile.chunks;
-  static constexpr int kParts = 2 * kChunks;
-  static constexpr int kStages = Shape::kTile.num_stages;
+  static constexpr ForwardTile kTile = Shape::kTile;
+  static constexpr int kParts = 2 * kTile.chunks;
+  static constexpr int kStages = kTile.num_stages;
+  /// Parts that arrive together, and how many parts are under way while one is read.
+  static constexpr int kTogether = kTile.whole_blocks ? 2 : 1;
+  static constexpr int kAhead = kStages - kTogether;
   /// A part has the same slot in every block.
   static constexpr bool kFixedSlots = kParts % kStages == 0;
 
-  FOVEAL_DEVICE KeyStream(const TileState& tile, std::uint32_t slots)
-      : tile_(tile), slots_(slots) {}
+  FOVEAL_DEVICE KeyStream(const AttentionArgs& attention, const TileState& tile,
+                          std::uint32_t slots)
+      : attention_(attention), tile_(tile), slots_(slots) {}
 
   /// Starts the loads that come before the first acquire. What the caller started before arrives
   /// with the first part.
   FOVEAL_DEVICE void start(std::int32_t n_block) {
 #pragma unroll
-    for (int part = 0; part < kStages - 1; ++part) load(n_block, part, part);
+    for (int part = 0; part < kAhead; part += kTogether) load(n_block, part, part);
   }
 
   /// The address of a part in shared memory, once it has arrived. What was acquired before may no
-  /// longer be read: its slot is filled again.
+  /// longer be read (with kTogether parts: of the blocks before): its slot is filled again.
   FOVEAL_DEVICE std::uint32_t acquire(std::int32_t n_block, int part) {
-    ptx::copy_async_wait<kStages - 2>();
-    __syncthreads();
-    const int slot = kFixedSlots ? part % kStages : slot_;
-    load(n_block, part + kStages - 1, slot == 0 ? kStages - 1 : slot - 1);
-    if (!kFixedSlots) slot_ = slot == kStages - 1 ? 0 : slot + 1;
-    return slot_address(slot);
+    if (part % kTogether == 0) {
+      ptx::copy_async_wait<kAhead / kTogether - 1>();
+      __syncthreads();
+      if (!kFixedSlots) slot_ = next_;
+      const int slot = kFixedSlots ? part % kStages : slot_;
+      load(n_block, part + kAhead, slot < kTogether ? slot + kAhead : slot - kTogether);
+      if (!kFixedSlots) next_ = slot + kTogether == kStages ? 0 : slot + kTogether;
+    }
+    return slot_address((kFixedSlots ? part % kStages : slot_ + part % kTogether));
   }
 
  private:
@@ -70,27 +77,36 @@ class KeyStream {
     return slots_ + static_cast<std::uint32_t>(slot * Shape::kLayout.slot_bytes);
   }
 
+  /// Starts kTogether parts from `part` on, which may be one of a later block.
   FOVEAL_DEVICE void load(std::int32_t n_block, int part, int slot) {
-    constexpr int kThreads = Shape::kTile.num_threads();
     n_block += part / kParts;
     part %= kParts;
     if (n_block < tile_.n_max) {
-      const std::int64_t key = static_cast<std::int64_t>(n_block) * Shape::kTile.n;
-      if (part < kChunks) {
-        copy_keys<Shape::kTile.n, kThreads>(typename Shape::KChunk{slot_address(slot)}, tile_.k,
-                                            key, part * Shape::kTile.chunk_columns());
-      } else {
-        copy_keys<Shape::kTile.chunk_keys(), kThreads>(
-            typename Shape::VChunk{slot_address(slot)}, tile_.v,
-            key + (part - kChunks) * Shape::kTile.chunk_keys(), 0);
-      }
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) load_part(n_block, part + i, slot_address(slot + i));
     }
     ptx::copy_async_commit();
   }
 
+  FOVEAL_DEVICE void load_part(std::int32_t n_block, int part, std::uint32_t to) {
+    constexpr int kThreads = kTile.num_threads();
+    const std::int32_t key = n_block * kTile.n;
+    if (part < kTile.chunks) {
+      copy_keys<kTile.n, kThreads>(typename Shape::KChunk{to}, tile_.k,
+                                   attention_.k.layout.row_stride, key,
+                                   part * kTile.chunk_columns());
+    } else {
+      copy_keys<kTile.chunk_keys(), kThreads>(typename Shape::VChunk{to}, tile_.v,
+                                              attention_.v.layout.row_stride,
+                                              key + (part - kTile.chunks) * kTile.chunk_keys(), 0);
+    }
+  }
+
+  const AttentionArgs& attention_;
   const TileState& tile_;
   std::uint32_t slots_;
   int slot_ = 0;
+  int next_ = 0;
 };
 
 }  // namespace foveal::cuda::portable

@@ -41,6 +41,8 @@ struct ForwardTile {
   int column_groups = 1;
   int chunks = 1;
   int num_stages = 2;
+  /// k and v of a block arrive together, a block ahead: one barrier a block, twice the memory.
+  bool whole_blocks = false;
   int min_blocks = 1;  ///< blocks that a multiprocessor is to hold: bounds the registers
   /// Leaves out softcap, ALiBi, bias and dropout, whose registers would be one too many.
   bool plain = false;
@@ -70,28 +72,66 @@ struct ForwardTile {
   FOVEAL_HOST_DEVICE constexpr bool fits_products() const {
     return row_groups() * column_groups == num_warps && m % (16 * row_groups()) == 0 &&
            n % (16 * column_groups) == 0 && d % (16 * column_groups) == 0 &&
-           d % (32 * chunks) == 0 && n % (8 * chunks) == 0 && n % 32 == 0 && num_stages >= 2;
+           d % (32 * chunks) == 0 && n % (8 * chunks) == 0 && n % 32 == 0 && num_stages >= 2 &&
+           (!whole_blocks || (chunks == 1 && num_stages == 4));
   }
   bool operator==(const ForwardTile&) const = default;
 };
 
 // fp16 and bf16. Up to 128 columns a warp keeps 32 rows of scores and of out: fewer rows would read
-// k and v from shared memory more often than its bandwidth allows.
-struct ForwardHdim32 {
-  static constexpr ForwardTile tile{.d = 32, .m = 128, .n = 64, .num_warps = 4, .min_blocks = 2};
+// k and v from shared memory more often than its bandwidth allows. That leaves no registers for the
+// score terms, which have tiles of their own.
+struct ForwardHdim32Plain {
+  static constexpr ForwardTile tile{.d = 32,
+                                    .m = 128,
+                                    .n = 128,
+                                    .num_warps = 4,
+                                    .num_stages = 4,
+                                    .whole_blocks = true,
+                                    .min_blocks = 2,
+                                    .plain = true};
 };
-struct ForwardHdim64 {
-  static constexpr ForwardTile tile{.d = 64, .m = 128, .n = 64, .num_warps = 4, .min_blocks = 2};
+struct ForwardHdim64Plain {
+  static constexpr ForwardTile tile{.d = 64,
+                                    .m = 128,
+                                    .n = 128,
+                                    .num_warps = 4,
+                                    .num_stages = 4,
+                                    .whole_blocks = true,
+                                    .min_blocks = 2,
+                                    .plain = true};
 };
-struct ForwardHdim96 {
-  static constexpr ForwardTile tile{.d = 96, .m = 128, .n = 64, .num_warps = 4, .min_blocks = 2};
+struct ForwardHdim96Plain {
+  static constexpr ForwardTile tile{.d = 96,
+                                    .m = 128,
+                                    .n = 64,
+                                    .num_warps = 4,
+                                    .num_stages = 4,
+                                    .whole_blocks = true,
+                                    .min_blocks = 2,
+                                    .plain = true};
 };
 struct ForwardHdim128Plain {
-  static constexpr ForwardTile tile{
-      .d = 128, .m = 128, .n = 64, .num_warps = 4, .min_blocks = 2, .plain = true};
+  static constexpr ForwardTile tile{.d = 128,
+                                    .m = 128,
+                                    .n = 64,
+                                    .num_warps = 4,
+                                    .num_stages = 4,
+                                    .whole_blocks = true,
+                                    .min_blocks = 2,
+                                    .plain = true};
+};
+struct ForwardHdim32 {
+  static constexpr ForwardTile tile{.d = 32, .m = 128, .n = 64, .num_warps = 8};
+};
+struct ForwardHdim64 {
+  static constexpr ForwardTile tile{.d = 64, .m = 128, .n = 64, .num_warps = 8};
+};
+struct ForwardHdim96 {
+  static constexpr ForwardTile tile{.d = 96, .m = 128, .n = 64, .num_warps = 8};
 };
 struct ForwardHdim128 {
-  static constexpr ForwardTile tile{.d = 128, .m = 128, .n = 64, .num_warps = 8, .min_blocks = 1};
+  static constexpr ForwardTile tile{.d = 128, .m = 128, .n = 64, .num_warps = 8};
 };
 // Wider: out of 32 rows is more than a warp's registers hold, so warps share rows.
 struct ForwardHdim192 {
@@ -122,8 +162,8 @@ struct ForwardHdim512 {
                                     .n = 128,
                                     .num_warps = 8,
                                     .column_groups = 4,
-                                    .chunks = 8,
-                                    .num_stages = 4,
+                                    .chunks = 4,
+                                    .num_stages = 2,
                                     .min_blocks = 1};
 };
 struct ForwardHdim512Small {

@@ -2,6 +2,8 @@
 
 namespace foveal::cuda::portable {
 
+template Status launch_forward<ForwardHdim64Plain, DType::kFloat16>(const ForwardArgs& args,
+                                                                    void* stream);
 template Status launch_forward<ForwardHdim64, DType::kFloat16>(const ForwardArgs& args,
                                                                void* stream);
 
