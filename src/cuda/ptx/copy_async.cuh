@@ -21,7 +21,12 @@ FOVEAL_DEVICE void store_shared(std::uint32_t address, Element value) {
                : "memory");
 }
 
-/// 16 bytes, both addresses aligned to 16, past L1. With `valid` false 16 bytes of zero arrive and
+/// 16 bytes, both addresses aligned to 16, past L1.
+FOVEAL_DEVICE void copy_async_16(std::uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(to), "l"(from) : "memory");
+}
+
+/// The same with a condition: with `valid` false 16 bytes of zero arrive and
 /// `from` is not read, though it must be an address within an allocation.
 FOVEAL_DEVICE void copy_async_16(std::uint32_t to, const void* from, bool valid) {
   const int bytes = valid ? 16 : 0;
