@@ -69,8 +69,18 @@ TensorSpec spec_of(const char* name, const Tensor& tensor, Layout layout) {
   return spec;
 }
 
-TensorSpec spec_of(const char* name, const OptionalTensor& tensor) {
-  return tensor ? spec_of(name, *tensor) : TensorSpec{};
+bool same_device(const Tensor& tensor, const Tensor& anchor) {
+  return tensor.is_cpu() == anchor.is_cpu() &&
+         (anchor.is_cpu() || tensor.get_device_index() == anchor.get_device_index());
+}
+
+void check_device(const char* name, const Tensor& tensor, const Tensor& anchor) {
+  if (same_device(tensor, anchor)) return;
+  const auto where = [](const Tensor& t) {
+    return t.is_cpu() ? std::string("the CPU") : "GPU " + std::to_string(t.get_device_index());
+  };
+  raise_invalid(std::string(name) + " is on " + where(tensor) + " and others are on " +
+                where(anchor) + ": all operands must be on one device");
 }
 
 Tensor empty_operand(const Tensor& like, const TensorSpec& spec, Layout layout) {

@@ -23,11 +23,23 @@ enum class Layout : bool { kBshd = false, kBhsd = true };
 /// say.
 TensorSpec spec_of(const char* name, const Tensor& tensor, Layout layout = Layout::kBshd);
 
-/// An absent tensor is an absent operand.
-TensorSpec spec_of(const char* name, const OptionalTensor& tensor);
+/// A pointer says nothing of where it leads: every operand must be on the device of the `anchor`.
+[[nodiscard]] bool same_device(const Tensor& tensor, const Tensor& anchor);
+void check_device(const char* name, const Tensor& tensor, const Tensor& anchor);
 
-inline void* data_of(const Tensor& tensor) { return tensor.data_ptr(); }
-inline void* data_of(const OptionalTensor& tensor) { return tensor ? tensor->data_ptr() : nullptr; }
+/// Describes `tensor` as the operand `name` and takes its data.
+template <class Data>
+void add_operand(const char* name, const Tensor& tensor, const Tensor& anchor, TensorSpec& spec,
+                 Data*& data, Layout layout = Layout::kBshd) {
+  check_device(name, tensor, anchor);
+  spec = spec_of(name, tensor, layout);
+  data = tensor.data_ptr();
+}
+template <class Data>
+void add_operand(const char* name, const OptionalTensor& tensor, const Tensor& anchor,
+                 TensorSpec& spec, Data*& data) {
+  if (tensor) add_operand(name, *tensor, anchor, spec, data);
+}
 
 /// An uninitialised tensor on `like`'s device, of the type and the shape that `spec` says, in the
 /// memory order BSHD without gaps; as PyTorch sees it in `layout`.

@@ -24,12 +24,13 @@ void apply_top_left(AttentionProblem& problem) {
   }
 }
 
-void apply_dropout_state(const Options& options, AttentionTensors& tensors) {
+void apply_dropout_state(const Options& options, const Tensor& anchor, AttentionTensors& tensors) {
   if (!options.dropout_state) {
     if (options.dropout_p > 0) raise_invalid("dropout_p > 0 needs dropout_state: seed and offset");
     return;
   }
   const Tensor& state = *options.dropout_state;
+  check_device("dropout_state", state, anchor);
   std::int32_t dtype = 0;
   STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(state.get(), &dtype));
   if (dtype != aoti_torch_dtype_int64() || state.numel() != 2 || !state.is_contiguous()) {
@@ -71,13 +72,10 @@ bool drops_last_keys(Causal causal, const AttentionProblem& problem) {
          problem.k.shape[1] > problem.q.shape[1];
 }
 
-void apply_options(const Options& options, AttentionProblem& problem, AttentionTensors& tensors) {
+void apply_options(const Options& options, const Tensor& anchor, AttentionProblem& problem,
+                   AttentionTensors& tensors) {
   const auto add = [&](const char* name, const OptionalTensor& tensor, TensorSpec& spec,
-                       const void*& data) {
-    if (!tensor) return;
-    spec = spec_of(name, *tensor);
-    data = tensor->data_ptr();
-  };
+                       const void*& data) { add_operand(name, tensor, anchor, spec, data); };
   add("bias", options.bias, problem.bias, tensors.bias);
   add("sinks", options.sinks, problem.sinks, tensors.sinks);
   add("alibi_slopes", options.alibi_slopes, problem.alibi_slopes, tensors.alibi_slopes);
@@ -88,7 +86,7 @@ void apply_options(const Options& options, AttentionProblem& problem, AttentionT
   add("leftpad_k", options.leftpad_k, problem.leftpad_k, tensors.leftpad_k);
   add("block_table", options.block_table, problem.block_table, tensors.block_table);
   add("cache_batch_idx", options.cache_batch_idx, problem.cache_batch_idx, tensors.cache_batch_idx);
-  apply_dropout_state(options, tensors);
+  apply_dropout_state(options, anchor, tensors);
   problem.max_seqlen_q = options.max_seqlen_q;
   problem.max_seqlen_k = options.max_seqlen_k;
   if (options.softmax_scale) problem.softmax_scale = static_cast<float>(*options.softmax_scale);

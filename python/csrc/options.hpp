@@ -46,7 +46,8 @@ Options read_options(ArgumentReader& arguments);
 
 /// Puts the options, and the operands and data that come with them, into a problem whose q and k
 /// (and dq ... dbias, where it has them) are set.
-void apply_options(const Options& options, AttentionProblem& problem, AttentionTensors& tensors);
+void apply_options(const Options& options, const Tensor& anchor, AttentionProblem& problem,
+                   AttentionTensors& tensors);
 
 /// True where PyTorch's causal rule leaves keys at the end that no row sees; the problem is cut to
 /// the keys before them.

@@ -70,6 +70,7 @@ Tensor sdpa(Tensor query, Tensor key, Tensor value, OptionalTensor attn_mask, bo
             std::optional<double> scale, bool enable_gqa) {
   for (Tensor* tensor : {&query, &key, &value}) {
     if (tensor->dim() != 4 || !has_float_dtype(*tensor)) not_taken();
+    if (!same_device(*tensor, query)) not_taken();
     if (!tensor->is_cpu() && tensor->stride(3) != 1) *tensor = torch::stable::contiguous(*tensor);
   }
   AttentionProblem problem;
@@ -82,6 +83,7 @@ Tensor sdpa(Tensor query, Tensor key, Tensor value, OptionalTensor attn_mask, bo
                   .causal = is_causal ? Causal::kTopLeft : Causal::kNo};
   if (options.bias) {
     if (options.bias->dim() > 4 || !is_mask_dtype(*options.bias)) not_taken();
+    if (!same_device(*options.bias, query)) not_taken();
     while (options.bias->dim() < 4) options.bias = torch::stable::unsqueeze(*options.bias, 0);
     problem.bias = spec_of("attn_mask", *options.bias);
   }
@@ -89,7 +91,7 @@ Tensor sdpa(Tensor query, Tensor key, Tensor value, OptionalTensor attn_mask, bo
   Tensor out = empty_operand(query, problem.q, Layout::kBhsd);
   problem.out = spec_of("out", out, Layout::kBhsd);
   tensors.out = out.data_ptr();
-  apply_options(options, problem, tensors);
+  apply_options(options, query, problem, tensors);
   launch(problem, tensors, query);
   return out;
 }

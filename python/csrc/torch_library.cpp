@@ -17,7 +17,7 @@ namespace foveal::python {
 namespace {
 
 /// A last dimension with gaps is copied on CUDA, where kernels load whole vectors.
-Tensor with_adjacent_elements(Tensor tensor, Layout) {
+Tensor with_adjacent_elements(Tensor tensor) {
   const std::int64_t rank = tensor.dim();
   if (tensor.is_cpu() || rank == 0 || tensor.stride(rank - 1) == 1) return tensor;
   return torch::stable::contiguous(tensor);
@@ -47,27 +47,21 @@ struct Forward {
 
 /// A forward pass into new tensors. `problem` and `tensors` may have operands already: k_new and
 /// what comes with it.
-Forward run_forward(Tensor q, Tensor k, Tensor v, const Options& options, bool want_lse,
-                    bool fp32_out, AttentionProblem& problem, AttentionTensors& tensors) {
-  q = with_adjacent_elements(std::move(q), options.layout);
-  problem.q = spec_of("q", q, options.layout);
-  problem.k = spec_of("k", k, options.layout);
-  problem.v = spec_of("v", v, options.layout);
+Forward run_forward(Tensor q, const Tensor& k, const Tensor& v, const Options& options,
+                    bool want_lse, bool fp32_out, AttentionProblem& problem,
+                    AttentionTensors& tensors) {
+  q = with_adjacent_elements(std::move(q));
+  add_operand("q", q, q, problem.q, tensors.q, options.layout);
+  add_operand("k", k, q, problem.k, tensors.k, options.layout);
+  add_operand("v", v, q, problem.v, tensors.v, options.layout);
   check_rank(problem.q);
   TensorSpec spec = out_spec(problem.q, problem.v);
   if (fp32_out) spec.dtype = DType::kFloat32;
   Tensor out = empty_operand(q, spec, options.layout);
-  problem.out = spec_of("out", out, options.layout);
   Tensor lse = want_lse ? empty_operand(q, lse_spec(problem.q)) : no_tensor(q);
-  tensors.q = q.data_ptr();
-  tensors.k = k.data_ptr();
-  tensors.v = v.data_ptr();
-  tensors.out = out.data_ptr();
-  if (want_lse) {
-    problem.lse = spec_of("lse", lse);
-    tensors.lse = lse.data_ptr();
-  }
-  apply_options(options, problem, tensors);
+  add_operand("out", out, q, problem.out, tensors.out, options.layout);
+  if (want_lse) add_operand("lse", lse, q, problem.lse, tensors.lse);
+  apply_options(options, q, problem, tensors);
   launch(problem, tensors, q);
   return {std::move(out), std::move(lse)};
 }
@@ -83,10 +77,10 @@ void forward(StableIValue* stack, std::uint64_t, std::uint64_t) {
   const bool fp32_out = arguments.boolean();
   AttentionProblem problem;
   AttentionTensors tensors;
-  k = with_adjacent_elements(std::move(k), options.layout);
-  v = with_adjacent_elements(std::move(v), options.layout);
-  const Forward results = run_forward(std::move(q), std::move(k), std::move(v), options, want_lse,
-                                      fp32_out, problem, tensors);
+  k = with_adjacent_elements(std::move(k));
+  v = with_adjacent_elements(std::move(v));
+  const Forward results =
+      run_forward(std::move(q), k, v, options, want_lse, fp32_out, problem, tensors);
   put_results(stack, results.out, results.lse);
 }
 
@@ -104,33 +98,29 @@ NewTokens read_new_tokens(ArgumentReader& arguments) {
           .rotary_interleaved = arguments.boolean()};
 }
 
-void apply_new_tokens(const NewTokens& tokens, AttentionProblem& problem,
+void apply_new_tokens(const NewTokens& tokens, const Tensor& anchor, AttentionProblem& problem,
                       AttentionTensors& tensors) {
-  problem.k_new = spec_of("k_new", tokens.k_new);
-  problem.v_new = spec_of("v_new", tokens.v_new);
-  problem.rotary_cos = spec_of("rotary_cos", tokens.rotary_cos);
-  problem.rotary_sin = spec_of("rotary_sin", tokens.rotary_sin);
+  add_operand("k_new", tokens.k_new, anchor, problem.k_new, tensors.k_new);
+  add_operand("v_new", tokens.v_new, anchor, problem.v_new, tensors.v_new);
+  add_operand("rotary_cos", tokens.rotary_cos, anchor, problem.rotary_cos, tensors.rotary_cos);
+  add_operand("rotary_sin", tokens.rotary_sin, anchor, problem.rotary_sin, tensors.rotary_sin);
   problem.rotary_interleaved = tokens.rotary_interleaved;
-  tensors.k_new = data_of(tokens.k_new);
-  tensors.v_new = data_of(tokens.v_new);
-  tensors.rotary_cos = data_of(tokens.rotary_cos);
-  tensors.rotary_sin = data_of(tokens.rotary_sin);
 }
 
 /// (q, k_cache!, v_cache!, new tokens, options, want_lse) -> (out, lse)
 void forward_append(StableIValue* stack, std::uint64_t, std::uint64_t) {
   ArgumentReader arguments(stack);
   Tensor q = arguments.tensor();
-  Tensor k = arguments.tensor();
-  Tensor v = arguments.tensor();
+  const Tensor k = arguments.tensor();
+  const Tensor v = arguments.tensor();
   const NewTokens tokens = read_new_tokens(arguments);
   const Options options = read_options(arguments);
   const bool want_lse = arguments.boolean();
   AttentionProblem problem;
   AttentionTensors tensors;
-  apply_new_tokens(tokens, problem, tensors);
-  const Forward results = run_forward(std::move(q), std::move(k), std::move(v), options, want_lse,
-                                      false, problem, tensors);
+  apply_new_tokens(tokens, q, problem, tensors);
+  const Forward results =
+      run_forward(std::move(q), k, v, options, want_lse, false, problem, tensors);
   put_results(stack, results.out, results.lse);
 }
 
@@ -150,54 +140,53 @@ void append_kv(StableIValue* stack, std::uint64_t, std::uint64_t) {
   options.causal = arguments.boolean() ? Causal::kBottomRight : Causal::kNo;
   AttentionProblem problem{.pass = Pass::kAppend};
   AttentionTensors tensors;
-  problem.k = spec_of("k", k);
-  problem.v = spec_of("v", v);
-  tensors.k = k.data_ptr();
-  tensors.v = v.data_ptr();
-  apply_new_tokens(tokens, problem, tensors);
+  add_operand("k", k, k, problem.k, tensors.k);
+  add_operand("v", v, k, problem.v, tensors.v);
+  apply_new_tokens(tokens, k, problem, tensors);
   Tensor q_rotated = no_tensor(k);
   if (q) {
-    problem.q = spec_of("q", *q);
+    add_operand("q", *q, k, problem.q, tensors.q);
     q_rotated = empty_operand(*q, problem.q);
-    problem.q_rotated = spec_of("q_rotated", q_rotated);
-    tensors.q = q->data_ptr();
-    tensors.q_rotated = q_rotated.data_ptr();
+    add_operand("q_rotated", q_rotated, k, problem.q_rotated, tensors.q_rotated);
   }
-  apply_options(options, problem, tensors);
+  apply_options(options, k, problem, tensors);
   launch(problem, tensors, k);
   put_results(stack, q_rotated);
+}
+
+/// The tensors that a backward pass reads.
+struct BackwardInputs {
+  Tensor dout;
+  OptionalTensor dlse;
+  Tensor q, k, v, out, lse;
+};
+
+BackwardInputs read_backward_inputs(ArgumentReader& arguments) {
+  return {.dout = with_adjacent_elements(arguments.tensor()),
+          .dlse = arguments.optional_tensor(),
+          .q = with_adjacent_elements(arguments.tensor()),
+          .k = with_adjacent_elements(arguments.tensor()),
+          .v = with_adjacent_elements(arguments.tensor()),
+          .out = arguments.tensor(),
+          .lse = arguments.tensor()};
 }
 
 /// (dout, dlse?, q, k, v, out, lse, options, needs of dq, dk, dv, dbias, dsinks) ->
 /// (dq, dk, dv, dbias, dsinks), those that are not needed without elements
 void backward(StableIValue* stack, std::uint64_t, std::uint64_t) {
   ArgumentReader arguments(stack);
-  Tensor dout = arguments.tensor();
-  const OptionalTensor dlse = arguments.optional_tensor();
-  Tensor q = arguments.tensor();
-  Tensor k = arguments.tensor();
-  Tensor v = arguments.tensor();
-  const Tensor out = arguments.tensor();
-  const Tensor lse = arguments.tensor();
+  const BackwardInputs in = read_backward_inputs(arguments);
   const Options options = read_options(arguments);
   const Layout layout = options.layout;
-  for (Tensor* tensor : {&dout, &q, &k, &v}) {
-    *tensor = with_adjacent_elements(std::move(*tensor), layout);
-  }
   AttentionProblem problem{.pass = Pass::kBackward};
   AttentionTensors tensors;
-  const auto read = [&](const char* name, const Tensor& tensor, Layout order, TensorSpec& spec,
-                        auto& data) {
-    spec = spec_of(name, tensor, order);
-    data = tensor.data_ptr();
-  };
-  read("q", q, layout, problem.q, tensors.q);
-  read("k", k, layout, problem.k, tensors.k);
-  read("v", v, layout, problem.v, tensors.v);
-  read("out", out, layout, problem.out, tensors.out);
-  read("lse", lse, Layout::kBshd, problem.lse, tensors.lse);
-  read("dout", dout, layout, problem.dout, tensors.dout);
-  if (dlse) read("dlse", *dlse, Layout::kBshd, problem.dlse, tensors.dlse);
+  add_operand("q", in.q, in.q, problem.q, tensors.q, layout);
+  add_operand("k", in.k, in.q, problem.k, tensors.k, layout);
+  add_operand("v", in.v, in.q, problem.v, tensors.v, layout);
+  add_operand("out", in.out, in.q, problem.out, tensors.out, layout);
+  add_operand("lse", in.lse, in.q, problem.lse, tensors.lse);
+  add_operand("dout", in.dout, in.q, problem.dout, tensors.dout, layout);
+  add_operand("dlse", in.dlse, in.q, problem.dlse, tensors.dlse);
 
   const bool cut = drops_last_keys(options.causal, problem);
   const auto gradient = [&](const char* name, const Tensor& of, Layout order, bool zero,
@@ -205,39 +194,34 @@ void backward(StableIValue* stack, std::uint64_t, std::uint64_t) {
     if (!arguments.boolean()) return no_tensor(of, spec_of(name, of).dtype);
     Tensor result = empty_gradient(of);
     if (zero) torch::stable::zero_(result);
-    read(name, result, order, spec, data);
+    add_operand(name, result, in.q, spec, data, order);
     return result;
   };
-  const Tensor dq = gradient("dq", q, layout, false, problem.dq, tensors.dq);
-  const Tensor dk = gradient("dk", k, layout, cut, problem.dk, tensors.dk);
-  const Tensor dv = gradient("dv", v, layout, cut, problem.dv, tensors.dv);
-  const Tensor dbias = gradient("dbias", options.bias ? *options.bias : q, Layout::kBshd, cut,
-                                problem.dbias, tensors.dbias);
-  const Tensor dsinks = gradient("dsinks", options.sinks ? *options.sinks : q, Layout::kBshd, false,
-                                 problem.dsinks, tensors.dsinks);
-  apply_options(options, problem, tensors);
-  launch(problem, tensors, q);
+  const Layout own = Layout::kBshd;
+  const Tensor& bias = options.bias ? *options.bias : in.q;
+  const Tensor& sinks = options.sinks ? *options.sinks : in.q;
+  const Tensor dq = gradient("dq", in.q, layout, false, problem.dq, tensors.dq);
+  const Tensor dk = gradient("dk", in.k, layout, cut, problem.dk, tensors.dk);
+  const Tensor dv = gradient("dv", in.v, layout, cut, problem.dv, tensors.dv);
+  const Tensor dbias = gradient("dbias", bias, own, cut, problem.dbias, tensors.dbias);
+  const Tensor dsinks = gradient("dsinks", sinks, own, false, problem.dsinks, tensors.dsinks);
+  apply_options(options, in.q, problem, tensors);
+  launch(problem, tensors, in.q);
   put_results(stack, dq, dk, dv, dbias, dsinks);
 }
 
 std::tuple<Tensor, Tensor> merge(Tensor out_a, Tensor lse_a, Tensor out_b, Tensor lse_b) {
   AttentionProblem problem{.pass = Pass::kMerge};
-  problem.out_a = spec_of("out_a", out_a);
-  problem.out_b = spec_of("out_b", out_b);
-  problem.lse_a = spec_of("lse_a", lse_a);
-  problem.lse_b = spec_of("lse_b", lse_b);
+  AttentionTensors tensors;
+  add_operand("out_a", out_a, out_a, problem.out_a, tensors.out_a);
+  add_operand("lse_a", lse_a, out_a, problem.lse_a, tensors.lse_a);
+  add_operand("out_b", out_b, out_a, problem.out_b, tensors.out_b);
+  add_operand("lse_b", lse_b, out_a, problem.lse_b, tensors.lse_b);
   Tensor out = empty_operand(out_a, problem.out_a);
-  Tensor lse = empty_operand(lse_a, problem.lse_a);
-  problem.out = spec_of("out", out);
-  problem.lse = spec_of("lse", lse);
-  launch(problem,
-         {.out = out.data_ptr(),
-          .lse = lse.data_ptr(),
-          .out_a = out_a.data_ptr(),
-          .lse_a = lse_a.data_ptr(),
-          .out_b = out_b.data_ptr(),
-          .lse_b = lse_b.data_ptr()},
-         out);
+  Tensor lse = empty_operand(out_a, problem.lse_a);
+  add_operand("out", out, out_a, problem.out, tensors.out);
+  add_operand("lse", lse, out_a, problem.lse, tensors.lse);
+  launch(problem, tensors, out_a);
   return {std::move(out), std::move(lse)};
 }
 
