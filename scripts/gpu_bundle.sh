@@ -42,9 +42,9 @@ fi
 find "$bundle" -name __pycache__ -prune -exec rm -r {} +
 
 tar -C build -czf "$bundle.tar.gz" "$(basename "$bundle")"
-megabytes=$(($(du -sm "$bundle" | cut -f1)))
-echo "$bundle: $megabytes MB, $bundle.tar.gz: $(du -h "$bundle.tar.gz" | cut -f1)"
+megabytes=$(du -m "$bundle.tar.gz" | cut -f1)
+echo "$bundle: $(du -sm "$bundle" | cut -f1) MB, $bundle.tar.gz: $megabytes MB"
 if [[ $megabytes -gt $max_megabytes ]]; then
-  echo "$bundle is larger than $max_megabytes MB" >&2
+  echo "$bundle.tar.gz is larger than $max_megabytes MB" >&2
   exit 1
 fi
