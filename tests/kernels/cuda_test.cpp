@@ -1,5 +1,6 @@
 // What only a GPU can get wrong, over every CUDA kernel of the table: graphs, streams, threads, the
 // current device. Skipped, with the reason, where a kernel can't run here.
+#include <array>
 #include <thread>
 
 #include "kernels/kernel_case_test.hpp"
@@ -222,6 +223,22 @@ std::string kernel_name(const ::testing::TestParamInfo<KernelInfo>& info) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Table, CudaKernels, ::testing::ValuesIn(cuda_kernels()), kernel_name);
+
+/// Seed and offset lie side by side on the host; each has its own copy.
+TEST(CudaHarness, CopiesSeedAndOffset) {
+  if (const std::string reason = no_gpu_reason(); !reason.empty()) GTEST_SKIP() << reason;
+  const std::array<std::uint64_t, 2> state{0x1234567890abcdefu, 42};
+  AttentionTensors tensors;
+  tensors.dropout_seed_ptr = &state[0];
+  tensors.dropout_offset_ptr = &state[1];
+  const DeviceStream stream;
+  const DeviceCopy copy({}, tensors, {}, stream);
+  ASSERT_TRUE(copy.upload());
+  std::array<std::uint64_t, 2> seen{};
+  ASSERT_TRUE(copy_bytes(&seen[0], copy.tensors().dropout_seed_ptr, 8, stream));
+  ASSERT_TRUE(copy_bytes(&seen[1], copy.tensors().dropout_offset_ptr, 8, stream));
+  EXPECT_EQ(seen, state);
+}
 
 /// A stray write on the GPU is seen like one on the host.
 TEST(CudaHarness, SeesStrayWrites) {

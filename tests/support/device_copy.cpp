@@ -18,7 +18,7 @@ std::uintptr_t address_of(const void* pointer) { return reinterpret_cast<std::ui
 
 bool holds(const std::byte* begin, std::size_t bytes, const void* pointer) {
   return address_of(pointer) >= address_of(begin) &&
-         address_of(pointer) <= address_of(begin) + bytes;
+         address_of(pointer) < address_of(begin) + bytes;
 }
 
 /// The bytes between an operand's first and last element.
