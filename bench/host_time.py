@@ -1,0 +1,68 @@
+"""Host time of one eager decode call with tiny tensors on the CPU: what Python, the dispatcher and
+the plan cost, beside F.scaled_dot_product_attention in the same run.
+
+    python bench/host_time.py [--json FILE]
+
+Each figure is the least of many rounds, the callers in turn, since the machine may be shared.
+"""
+
+import argparse
+import json
+import platform
+import time
+import timeit
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+
+import foveal
+
+CALLS, ROUNDS = 1000, 60
+
+
+def least_us(callers):
+    best = dict.fromkeys(callers, float("inf"))
+    for _ in range(ROUNDS):
+        for name, call in callers.items():
+            best[name] = min(best[name], timeit.timeit(call, number=CALLS) / CALLS * 1e6)
+    return {name: round(value, 2) for name, value in best.items()}
+
+
+def measure(heads, heads_k, keys, headdim):
+    q, k, v = (torch.randn(1, h, n, headdim) for h, n in ((heads, 1), (heads_k, keys),
+                                                          (heads_k, keys)))
+    gqa = heads != heads_k
+    sdpa, flash = foveal.scaled_dot_product_attention, foveal.flash_attn.flash_attn_func
+    operator = torch.ops.foveal.sdpa.default._op  # There since the first use of the drop-in.
+    bshd = [t.transpose(1, 2) for t in (q, k, v)]
+    return least_us({
+        "torch": lambda: F.scaled_dot_product_attention(q, k, v, enable_gqa=gqa),
+        "foveal": lambda: sdpa(q, k, v, enable_gqa=gqa),
+        "foveal's operator alone": lambda: operator(q, k, v, None, False, None, gqa),
+        "foveal.flash_attn": lambda: flash(*bshd),
+    })
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", type=Path)
+    path = parser.parse_args().json
+    torch.set_num_threads(1)
+    rows = []
+    with torch.inference_mode():
+        for shape in ((1, 1, 8, 8), (4, 4, 16, 16), (8, 2, 32, 64)):
+            name = "q [1, {0}, 1, {3}], k [1, {1}, {2}, {3}], fp32".format(*shape)
+            rows.append({"call": name, "us": measure(*shape)})
+            print(name, rows[-1]["us"])
+    if path:
+        cpu = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo")
+                    if line.startswith("model name")), platform.machine())
+        path.write_text(json.dumps({
+            "date": time.strftime("%Y-%m-%d"), "cpu": cpu, "torch": torch.__version__,
+            "python": platform.python_version(), "foveal": foveal.__version__, "threads": 1,
+            "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
