@@ -10,17 +10,21 @@
 
 namespace foveal::algorithm {
 
-/// A window side without a bound. Far above any length, and far enough below 2^63 that sums with
-/// lengths don't overflow.
-inline constexpr std::int64_t kUnbounded = std::int64_t{1} << 60;
+/// A window side without a bound. Far above any length, and far enough below the largest number
+/// that sums with lengths don't overflow; in 32 bits lengths are at most 2^29.
+template <class Integer>
+inline constexpr Integer kUnboundedOf = Integer{1} << (sizeof(Integer) == 8 ? 60 : 30);
+inline constexpr std::int64_t kUnbounded = kUnboundedOf<std::int64_t>;
 
 /// Both sides of the diagonal, inclusive; kUnbounded where there is no limit.
-struct Window {
-  std::int64_t left = kUnbounded;
-  std::int64_t right = kUnbounded;
+template <class Integer>
+struct BasicWindow {
+  Integer left = kUnboundedOf<Integer>;
+  Integer right = kUnboundedOf<Integer>;
 
-  bool operator==(const Window&) const = default;
+  bool operator==(const BasicWindow&) const = default;
 };
+using Window = BasicWindow<std::int64_t>;
 
 /// From the problem's options, where -1 is unbounded and causal forbids everything to the right.
 FOVEAL_HOST_DEVICE constexpr Window make_window(std::int64_t window_size_left,
@@ -32,73 +36,77 @@ FOVEAL_HOST_DEVICE constexpr Window make_window(std::int64_t window_size_left,
 }
 
 /// The mask of one sequence.
-struct Mask {
-  std::int64_t seqlen_q = 0;
-  std::int64_t seqlen_k = 0;
-  Window window;
+template <class Integer>
+struct BasicMask {
+  using Range = BasicRange<Integer>;
+
+  Integer seqlen_q = 0;
+  Integer seqlen_k = 0;
+  BasicWindow<Integer> window;
 
   /// Key position of row 0's diagonal; negative when there are more queries than keys.
-  FOVEAL_HOST_DEVICE constexpr std::int64_t shift() const { return seqlen_k - seqlen_q; }
+  FOVEAL_HOST_DEVICE constexpr Integer shift() const { return seqlen_k - seqlen_q; }
 
   /// First key of row i and one past its last. Only a row that sees nothing has max <= min.
-  FOVEAL_HOST_DEVICE constexpr std::int64_t first_key(std::int64_t i) const {
-    return max_of(std::int64_t{0}, i + shift() - window.left);
+  FOVEAL_HOST_DEVICE constexpr Integer first_key(Integer i) const {
+    return max_of(Integer{0}, i + shift() - window.left);
   }
-  FOVEAL_HOST_DEVICE constexpr std::int64_t end_key(std::int64_t i) const {
+  FOVEAL_HOST_DEVICE constexpr Integer end_key(Integer i) const {
     return min_of(seqlen_k, i + shift() + window.right + 1);
   }
 
   /// First row that sees key j and one past the last.
-  FOVEAL_HOST_DEVICE constexpr std::int64_t first_row(std::int64_t j) const {
-    return max_of(std::int64_t{0}, j - shift() - window.right);
+  FOVEAL_HOST_DEVICE constexpr Integer first_row(Integer j) const {
+    return max_of(Integer{0}, j - shift() - window.right);
   }
-  FOVEAL_HOST_DEVICE constexpr std::int64_t end_row(std::int64_t j) const {
+  FOVEAL_HOST_DEVICE constexpr Integer end_row(Integer j) const {
     return min_of(seqlen_q, j - shift() + window.left + 1);
   }
 
   /// Keys that row i sees.
-  FOVEAL_HOST_DEVICE constexpr Range keys_of_row(std::int64_t i) const {
-    return make_range(first_key(i), end_key(i));
+  FOVEAL_HOST_DEVICE constexpr Range keys_of_row(Integer i) const {
+    return make_basic_range<Integer>(first_key(i), end_key(i));
   }
 
   /// Rows that see key j.
-  FOVEAL_HOST_DEVICE constexpr Range rows_of_key(std::int64_t j) const {
-    return make_range(first_row(j), end_row(j));
+  FOVEAL_HOST_DEVICE constexpr Range rows_of_key(Integer j) const {
+    return make_basic_range<Integer>(first_row(j), end_row(j));
   }
 
   /// Keys that at least one of the rows sees: row intervals move right with i and leave no gap, so
   /// their union is an interval. Rows that see nothing don't widen it.
   FOVEAL_HOST_DEVICE constexpr Range keys_of_rows(Range rows) const {
-    rows = intersect(rows, {0, seqlen_q});
+    rows = algorithm::intersect<Integer>(rows, {0, seqlen_q});
     if (rows.empty()) return {};
-    return make_range(first_key(rows.min), end_key(rows.max - 1));
+    return make_basic_range<Integer>(first_key(rows.min), end_key(rows.max - 1));
   }
 
   /// Rows that see at least one of the keys.
   FOVEAL_HOST_DEVICE constexpr Range rows_of_keys(Range keys) const {
-    keys = intersect(keys, {0, seqlen_k});
+    keys = algorithm::intersect<Integer>(keys, {0, seqlen_k});
     if (keys.empty()) return {};
-    return make_range(first_row(keys.min), end_row(keys.max - 1));
+    return make_basic_range<Integer>(first_row(keys.min), end_row(keys.max - 1));
   }
 
   /// Keys that every one of the rows sees; empty for no rows.
   FOVEAL_HOST_DEVICE constexpr Range keys_of_every_row(Range rows) const {
     if (rows.empty()) return {};
-    return make_range(first_key(rows.max - 1), end_key(rows.min));
+    return make_basic_range<Integer>(first_key(rows.max - 1), end_key(rows.min));
   }
 
   /// Rows that see every one of the keys; empty for no keys.
   FOVEAL_HOST_DEVICE constexpr Range rows_of_every_key(Range keys) const {
     if (keys.empty()) return {};
-    return make_range(first_row(keys.max - 1), end_row(keys.min));
+    return make_basic_range<Integer>(first_row(keys.max - 1), end_row(keys.min));
   }
 
-  FOVEAL_HOST_DEVICE constexpr bool visible(std::int64_t i, std::int64_t j) const {
+  FOVEAL_HOST_DEVICE constexpr bool visible(Integer i, Integer j) const {
     return keys_of_row(i).contains(j);
   }
 
-  bool operator==(const Mask&) const = default;
+  bool operator==(const BasicMask&) const = default;
 };
+using Mask = BasicMask<std::int64_t>;
 
 namespace detail {
 

@@ -23,46 +23,55 @@ struct SeqlenSource {
 };
 
 /// One sequence. Key j of the mask is row `k_begin + leftpad_k + j` of its cache or packed tensor.
-struct SeqlenInfo {
-  std::int64_t q_begin = 0;  ///< First row of q: 0 when dense, cu_seqlens_q[b] when packed.
-  std::int64_t k_begin = 0;
-  std::int64_t capacity_q = 0;  ///< Rows of q that belong to the sequence, used or not.
-  std::int64_t capacity_k = 0;
-  std::int64_t seqlen_q = 0;  ///< Effective lengths: what the mask counts.
-  std::int64_t seqlen_k = 0;
-  std::int64_t leftpad_k = 0;
-  std::int64_t seqlen_cache = 0;  ///< Tokens in the cache before the append, left padding included.
+template <class Integer>
+struct BasicSeqlenInfo {
+  Integer q_begin = 0;  ///< First row of q: 0 when dense, cu_seqlens_q[b] when packed.
+  Integer k_begin = 0;
+  Integer capacity_q = 0;  ///< Rows of q that belong to the sequence, used or not.
+  Integer capacity_k = 0;
+  Integer seqlen_q = 0;  ///< Effective lengths: what the mask counts.
+  Integer seqlen_k = 0;
+  Integer leftpad_k = 0;
+  Integer seqlen_cache = 0;  ///< Tokens in the cache before the append, left padding included.
 };
+using SeqlenInfo = BasicSeqlenInfo<std::int64_t>;
 
-FOVEAL_HOST_DEVICE constexpr SeqlenInfo seqlen_info(const SeqlenSource& source, std::int64_t b) {
-  constexpr std::int64_t kZero = 0;
-  SeqlenInfo info;
-  info.capacity_q = source.rows_q;
-  info.capacity_k = source.rows_k;
+/// In 32 bits where the rows of q and k fit.
+template <class Integer>
+FOVEAL_HOST_DEVICE constexpr BasicSeqlenInfo<Integer> basic_seqlen_info(const SeqlenSource& source,
+                                                                        std::int64_t b) {
+  constexpr Integer kZero = 0;
+  const auto rows_q = static_cast<Integer>(source.rows_q);
+  const auto rows_k = static_cast<Integer>(source.rows_k);
+  BasicSeqlenInfo<Integer> info;
+  info.capacity_q = rows_q;
+  info.capacity_k = rows_k;
   if (source.cu_seqlens_q != nullptr) {
-    info.q_begin = clamp_to<std::int64_t>(source.cu_seqlens_q[b], kZero, source.rows_q);
+    info.q_begin = clamp_to<Integer>(source.cu_seqlens_q[b], kZero, rows_q);
     info.capacity_q =
-        clamp_to<std::int64_t>(source.cu_seqlens_q[b + 1], info.q_begin, source.rows_q) -
-        info.q_begin;
+        clamp_to<Integer>(source.cu_seqlens_q[b + 1], info.q_begin, rows_q) - info.q_begin;
   }
   if (source.cu_seqlens_k != nullptr) {
-    info.k_begin = clamp_to<std::int64_t>(source.cu_seqlens_k[b], kZero, source.rows_k);
+    info.k_begin = clamp_to<Integer>(source.cu_seqlens_k[b], kZero, rows_k);
     info.capacity_k =
-        clamp_to<std::int64_t>(source.cu_seqlens_k[b + 1], info.k_begin, source.rows_k) -
-        info.k_begin;
+        clamp_to<Integer>(source.cu_seqlens_k[b + 1], info.k_begin, rows_k) - info.k_begin;
   }
   info.seqlen_q = source.seqused_q == nullptr
                       ? info.capacity_q
-                      : clamp_to<std::int64_t>(source.seqused_q[b], kZero, info.capacity_q);
+                      : clamp_to<Integer>(source.seqused_q[b], kZero, info.capacity_q);
   info.seqlen_cache = source.seqused_k == nullptr
                           ? info.capacity_k
-                          : clamp_to<std::int64_t>(source.seqused_k[b], kZero, info.capacity_k);
-  const std::int64_t end = min_of(info.seqlen_cache + source.seqlen_new, info.capacity_k);
+                          : clamp_to<Integer>(source.seqused_k[b], kZero, info.capacity_k);
+  const Integer end =
+      min_of(info.seqlen_cache + static_cast<Integer>(source.seqlen_new), info.capacity_k);
   if (source.leftpad_k != nullptr) {
-    info.leftpad_k = clamp_to<std::int64_t>(source.leftpad_k[b], kZero, end);
+    info.leftpad_k = clamp_to<Integer>(source.leftpad_k[b], kZero, end);
   }
   info.seqlen_k = end - info.leftpad_k;
   return info;
+}
+FOVEAL_HOST_DEVICE constexpr SeqlenInfo seqlen_info(const SeqlenSource& source, std::int64_t b) {
+  return basic_seqlen_info<std::int64_t>(source, b);
 }
 
 }  // namespace foveal::algorithm

@@ -7,7 +7,8 @@
 
 namespace foveal::planner {
 
-/// In the order of preference between equal predictions.
+/// In the order of preference between equal predictions, and under batch_invariant, where a
+/// prediction must not decide.
 [[nodiscard]] std::span<const KernelEntry* const> kernel_table();
 
 /// The entry of a name; null when there is none.
@@ -26,6 +27,8 @@ namespace foveal::cuda {
 extern const planner::KernelEntry kDecode;
 extern const planner::KernelEntry kPortableForward;
 extern const planner::KernelEntry kPortableForwardFp32;
+extern const planner::KernelEntry kPortableBackward;
+extern const planner::KernelEntry kPortableBackwardFp32;
 extern const planner::KernelEntry kAppend;
 extern const planner::KernelEntry kMerge;
 }  // namespace foveal::cuda

@@ -79,15 +79,20 @@ Status refusal(const KernelEntry& entry, const AttentionProblem& problem,
   return entry.supports(problem, geometry, device);
 }
 
-/// Fills the reasons once the fastest is known.
-void explain_choice(Choice& choice, bool forced) {
+/// Fills the reasons once the choice is known.
+void explain_choice(Choice& choice, bool forced, bool batch_invariant) {
   for (KernelVerdict& verdict : choice.verdicts) {
     if (verdict.outcome == KernelVerdict::Outcome::kUnsupported) continue;
     if (choice.chosen.entry != nullptr && verdict.name == choice.chosen.entry->name) {
       verdict.outcome = KernelVerdict::Outcome::kChosen;
       verdict.reason =
           forced ? "forced by FOVEAL_FORCE_KERNEL"
-                 : concat("the fastest by prediction: ", verdict.predicted_time_us, " us");
+          : batch_invariant
+              ? "the first of the table that takes it: with batch_invariant no batch "
+                "decides which kernel runs"
+              : concat("the fastest by prediction: ", verdict.predicted_time_us, " us");
+    } else if (batch_invariant) {
+      verdict.reason = "later in the table: with batch_invariant the first that takes it runs";
     } else {
       verdict.reason = concat("slower by prediction: ", verdict.predicted_time_us, " us against ",
                               choice.chosen.predicted_time_us, " us");
@@ -112,14 +117,16 @@ Choice choose_kernel(const AttentionProblem& problem, const AttentionGeometry& g
       verdict.outcome = KernelVerdict::Outcome::kSlower;
       verdict.predicted_time_us = candidate.predicted_time_us;
       verdict.workspace_bytes = candidate.config.workspace_bytes();
+      // Predictions depend on the batch, so batch_invariant goes by the table's order.
       if (choice.chosen.entry == nullptr ||
-          candidate.predicted_time_us < choice.chosen.predicted_time_us) {
+          (!problem.batch_invariant &&
+           candidate.predicted_time_us < choice.chosen.predicted_time_us)) {
         choice.chosen = std::move(candidate);
       }
     }
     choice.verdicts.push_back(std::move(verdict));
   }
-  explain_choice(choice, forced);
+  explain_choice(choice, forced, problem.batch_invariant);
   return choice;
 }
 

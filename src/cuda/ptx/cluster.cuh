@@ -14,10 +14,11 @@ FOVEAL_DEVICE std::uint32_t cluster_ctarank() {
   return r;
 }
 
-/// All threads of all blocks of the cluster call arrive, and later wait: what was written before
-/// the arrive is seen after the wait.
-FOVEAL_DEVICE void cluster_arrive() {
-  asm volatile("barrier.cluster.arrive.release.aligned;\n" ::: "memory");
+/// All threads of all blocks of the cluster call arrive, and later wait. What a thread wrote before
+/// is not published by it (relaxed: it does not wait for copies under way), but by a fence such as
+/// fence_mbarrier_init before the arrive.
+FOVEAL_DEVICE void cluster_arrive_relaxed() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;\n" ::: "memory");
 }
 FOVEAL_DEVICE void cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire.aligned;\n" ::: "memory");

@@ -1,4 +1,4 @@
-// Flags in global memory that blocks of one launch pass data by.
+// Loads and stores with an order: flags in global memory that blocks of one launch pass data by.
 #pragma once
 
 #include <cstdint>
@@ -6,6 +6,9 @@
 #include "core/host_device.hpp"
 
 namespace foveal::cuda::ptx {
+
+/// Keeps the compiler from dropping a load whose value nobody needs.
+FOVEAL_DEVICE void keep(std::uint32_t value) { asm volatile("" ::"r"(value)); }
 
 /// Stores a flag: what the calling thread wrote or saw before is seen by whoever loads the flag
 /// with load_acquire.

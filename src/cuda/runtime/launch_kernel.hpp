@@ -14,7 +14,9 @@
 namespace foveal::cuda {
 
 struct LaunchShape {
-  std::int64_t num_blocks = 0;
+  std::int64_t num_blocks = 0;  ///< Along x.
+  std::int64_t num_blocks_y = 1;
+  std::int64_t num_blocks_z = 1;
   int num_threads = 0;
   int shared_bytes = 0;
   int cluster_size = 1;
@@ -54,10 +56,14 @@ class SharedMemoryGrant {
 template <class Args>
 [[nodiscard]] Status launch_kernel(const char* name, void (*kernel)(Args), const Args& args,
                                    const LaunchShape& shape, SharedMemoryGrant& grant) {
-  if (shape.num_blocks == 0) return Status::ok();
+  if (shape.num_blocks == 0 || shape.num_blocks_y == 0 || shape.num_blocks_z == 0) {
+    return Status::ok();
+  }
   FOVEAL_RETURN_IF_ERROR(grant.ensure(name, kernel));
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(shape.num_blocks));
+  config.gridDim =
+      dim3(static_cast<unsigned>(shape.num_blocks), static_cast<unsigned>(shape.num_blocks_y),
+           static_cast<unsigned>(shape.num_blocks_z));
   config.blockDim = dim3(static_cast<unsigned>(shape.num_threads));
   config.dynamicSmemBytes = static_cast<std::size_t>(shape.shared_bytes);
   config.stream = static_cast<cudaStream_t>(shape.stream);

@@ -21,8 +21,40 @@ enum class Schedule : std::int32_t {
   kBalanced = 1,
 };
 
+/// One sequence of the batch. Its key blocks count from `first_block` of kBlockKeys keys.
+struct Sequence {
+  algorithm::BasicSeqlenInfo<std::int32_t> lengths;
+  algorithm::BasicMask<std::int32_t> mask;
+  algorithm::BasicRange<std::int32_t> keys;  ///< Those that some row sees.
+  std::int32_t first_block;
+  std::int32_t num_blocks;  ///< Blocks with a key that some row sees.
+  std::int32_t row_tiles;   ///< Tiles of packed rows, padding rows included; 0 without rows.
+};
+
+/// Sequence b; `tile_rows` are the packed rows of a tile.
+FOVEAL_HOST_DEVICE inline Sequence make_sequence(const algorithm::SeqlenSource& source,
+                                                 algorithm::BasicWindow<std::int32_t> window,
+                                                 std::int32_t group, std::int32_t tile_rows,
+                                                 std::int32_t b) {
+  Sequence sequence{};
+  sequence.lengths = algorithm::basic_seqlen_info<std::int32_t>(source, b);
+  sequence.mask = {sequence.lengths.seqlen_q, sequence.lengths.seqlen_k, window};
+  sequence.keys = sequence.mask.keys_of_rows({0, sequence.lengths.seqlen_q});
+  sequence.first_block = sequence.keys.min / kBlockKeys;
+  sequence.num_blocks =
+      sequence.keys.empty() ? 0 : ceil_div(sequence.keys.max, kBlockKeys) - sequence.first_block;
+  sequence.row_tiles = ceil_div(sequence.lengths.capacity_q * group, tile_rows);
+  return sequence;
+}
+
 struct DecodeArgs {
   AttentionArgs attention;
+  algorithm::BasicWindow<std::int32_t> window;  ///< The attention's, in 32 bits.
+  bool lengths_fixed = false;  ///< All sequences are as `sequence`: no length is on the device.
+  Sequence sequence{};
+  Divisor group;   ///< qhead_per_khead
+  Divisor splits;  ///< num_splits
+  Divisor tiles;   ///< row_tiles
   Schedule schedule = Schedule::kClusters;
   std::int32_t num_stages = 2;
   std::int32_t row_tiles = 1;       ///< kClusters: of a sequence with the most query rows.
@@ -32,8 +64,9 @@ struct DecodeArgs {
   /// kBalanced: every granule leaves a result of its own, so that bits don't depend on where a
   /// block's share ends (batch_invariant).
   bool granules_apart = false;
-  bool vectorised = true;       ///< Rows of k and v can be copied 16 bytes at a time.
-  float* partials = nullptr;  ///< kBalanced: [slots][rows][partial_stride]
+  bool vectorised = true;          ///< Rows of k and v can be copied 16 bytes at a time.
+  bool queries_vectorised = true;  ///< Rows of q as well.
+  float* partials = nullptr;       ///< kBalanced: [slots][rows][partial_stride]
   /// kBalanced: [slots]. A slot's flag is `nonce` while it holds a result that is not merged yet;
   /// anything else before. No launch has the nonce of another, so the flags need no clearing.
   std::uint64_t* flags = nullptr;

@@ -20,7 +20,7 @@ inline constexpr float kLn2 = 0.6931471805599453f;
 template <int kHeaddim, int kTiles>
 struct WarpState {
   float row_max[kTiles][2];
-  float row_sum[kTiles][2];  ///< Of this lane's keys alone.
+  float row_sum[kTiles][2];             ///< Of this lane's keys alone.
   float acc[kTiles][kHeaddim / 16][4];  ///< O^T: d rows g and g + 8, packed rows 2t and 2t + 1.
 
   FOVEAL_DEVICE WarpState() {
@@ -57,15 +57,50 @@ FOVEAL_DEVICE float tanh_approx(float x) {
   return 1.0f - 2.0f / (ptx::exp2_approx(2.0f * kLog2E * x) + 1.0f);
 }
 
+/// The queries of a tile, as the B operand of S^T = K . Q^T: in registers where the accumulators
+/// leave room, else read from shared memory for each block of keys.
+template <int kHeaddim, int kTiles>
+class QueryTile {
+ public:
+  static constexpr bool kInRegisters = kTiles == 1 && kHeaddim <= 128;
+
+  FOVEAL_DEVICE explicit QueryTile(std::uint32_t q_tile) : q_tile_(q_tile) {
+    if constexpr (kInRegisters) {
+#pragma unroll
+      for (int step = 0; step < kHeaddim / 32; ++step) read(registers_[step], 0, step);
+    }
+  }
+
+  /// 32 elements of d from 32 * step on, as two k-steps of an MMA.
+  FOVEAL_DEVICE void load(std::uint32_t (&q)[4], int tile, int step) const {
+    if constexpr (kInRegisters) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) q[i] = registers_[step][i];
+    } else {
+      read(q, tile, step);
+    }
+  }
+
+ private:
+  FOVEAL_DEVICE void read(std::uint32_t (&q)[4], int tile, int step) const {
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    ptx::ldmatrix_x4(
+        q, q_tile_ + swizzled<kHeaddim * 2>(tile * kTileRows + lane % 8, 4 * step + lane / 8));
+  }
+
+  std::uint32_t q_tile_;
+  std::uint32_t registers_[kInRegisters ? kHeaddim / 32 : 1][4];
+};
+
 /// S^T of one block, before the scale: element i of a tile is key g + 8 * (i / 2), row 2t + i % 2.
 template <class Element, int kHeaddim, int kTiles>
 FOVEAL_DEVICE void multiply_keys(float (&scores)[kTiles][4], std::uint32_t k_tile,
-                                 std::uint32_t q_tile) {
+                                 const QueryTile<kHeaddim, kTiles>& queries) {
   constexpr int kRowBytes = kHeaddim * 2;
   const int lane = static_cast<int>(threadIdx.x % 32);
   // One tile alone would wait for each product before the next: it gets a second chain of sums.
   constexpr bool kTwoChains = kTiles == 1;
-  float odd[kTwoChains ? kTiles : 1][4] = {};
+  float odd[4] = {};
 #pragma unroll
   for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
@@ -76,21 +111,20 @@ FOVEAL_DEVICE void multiply_keys(float (&scores)[kTiles][4], std::uint32_t k_til
     std::uint32_t k[2][4];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      ptx::ldmatrix_x4(
-          k[half], k_tile + swizzled<kRowBytes>(lane % 16, 4 * step + 2 * half + lane / 16));
+      ptx::ldmatrix_x4(k[half],
+                       k_tile + swizzled<kRowBytes>(lane % 16, 4 * step + 2 * half + lane / 16));
     }
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
       std::uint32_t q[4];
-      ptx::ldmatrix_x4(
-          q, q_tile + swizzled<kRowBytes>(tile * kTileRows + lane % 8, 4 * step + lane / 8));
+      queries.load(q, tile, step);
       ptx::mma_m16n8k16<Element>(scores[tile], k[0], q[0], q[1]);
-      ptx::mma_m16n8k16<Element>(kTwoChains ? odd[0] : scores[tile], k[1], q[2], q[3]);
+      ptx::mma_m16n8k16<Element>(kTwoChains ? odd : scores[tile], k[1], q[2], q[3]);
     }
   }
   if constexpr (kTwoChains) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) scores[0][i] += odd[0][i];
+    for (int i = 0; i < 4; ++i) scores[0][i] += odd[i];
   }
 }
 
@@ -131,10 +165,15 @@ FOVEAL_DEVICE void finish_scores(float (&scores)[kTiles][4], const ScoreArgs& ar
   }
 }
 
-/// Scores become weights, and the state moves to the new maxima.
+/// How far, in log2 units, a score may lie above a row's reference maximum before the state moves
+/// to a new one: weights up to 2^8 are as precise as those up to 1.
+inline constexpr float kMaxAboveReference = 8.0f;
+
+/// The state moves to maxima that are not below any score of the block.
 /// Milakov & Gimelshein 2018, Alg. 3.
 template <int kHeaddim, int kTiles>
-FOVEAL_DEVICE void online_softmax(WarpState<kHeaddim, kTiles>& state, float (&scores)[kTiles][4]) {
+FOVEAL_DEVICE void raise_maxima(WarpState<kHeaddim, kTiles>& state,
+                                const float (&scores)[kTiles][4]) {
 #pragma unroll
   for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
@@ -142,19 +181,38 @@ FOVEAL_DEVICE void online_softmax(WarpState<kHeaddim, kTiles>& state, float (&sc
       const float old_max = state.row_max[tile][h];
       const float new_max =
           fmaxf(old_max, max_over_keys(fmaxf(scores[tile][h], scores[tile][h + 2])));
-      const float offset = algorithm::softmax_offset(new_max);
-      const float factor = ptx::exp2_approx(old_max - offset);
-      const float p0 = ptx::exp2_approx(scores[tile][h] - offset);
-      const float p1 = ptx::exp2_approx(scores[tile][h + 2] - offset);
+      const float factor = ptx::exp2_approx(old_max - algorithm::softmax_offset(new_max));
       state.row_max[tile][h] = new_max;
-      state.row_sum[tile][h] = state.row_sum[tile][h] * factor + p0 + p1;
-      scores[tile][h] = p0;
-      scores[tile][h + 2] = p1;
+      state.row_sum[tile][h] *= factor;
 #pragma unroll
       for (int m = 0; m < kHeaddim / 16; ++m) {
         state.acc[tile][m][h] *= factor;
         state.acc[tile][m][h + 2] *= factor;
       }
+    }
+  }
+}
+
+/// Scores become weights exp2(score - row_max). row_max is the maximum of the keys so far, or less
+/// by at most kMaxAboveReference: most blocks leave it and the accumulators alone.
+template <int kHeaddim, int kTiles>
+FOVEAL_DEVICE void online_softmax(WarpState<kHeaddim, kTiles>& state, float (&scores)[kTiles][4]) {
+  bool above = false;
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      above |= scores[tile][i] > state.row_max[tile][i % 2] + kMaxAboveReference;
+    }
+  }
+  if (__any_sync(~0u, above)) raise_maxima<kHeaddim, kTiles>(state, scores);
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float offset = algorithm::softmax_offset(state.row_max[tile][i % 2]);
+      scores[tile][i] = ptx::exp2_approx(scores[tile][i] - offset);
+      state.row_sum[tile][i % 2] += scores[tile][i];
     }
   }
 }
@@ -191,7 +249,8 @@ FOVEAL_DEVICE void multiply_values(WarpState<kHeaddim, kTiles>& state,
 template <class Element, int kHeaddim, int kTiles>
 FOVEAL_DEVICE void attend_segment(WarpState<kHeaddim, kTiles>& state, const DecodeArgs& args,
                                   KeyRing<Element, kHeaddim>& ring, std::uint32_t q_tile,
-                                  const RowInfo* rows, algorithm::Range whole) {
+                                  const RowInfo* rows, KeyRange whole) {
+  const QueryTile<kHeaddim, kTiles> queries(q_tile);
 #pragma unroll 1
   for (int i = 0; ring.has(i); ++i) {
     ring.load(i + args.num_stages - 1);
@@ -200,7 +259,7 @@ FOVEAL_DEVICE void attend_segment(WarpState<kHeaddim, kTiles>& state, const Deco
     const int first_key = ring.first_key(i);
     const bool masked = first_key < whole.min || first_key + kBlockKeys > whole.max;
     float scores[kTiles][4];
-    multiply_keys<Element, kHeaddim, kTiles>(scores, ring.k_tile(i), q_tile);
+    multiply_keys<Element, kHeaddim, kTiles>(scores, ring.k_tile(i), queries);
     finish_scores<kTiles>(scores, args.attention.score, rows, first_key, masked);
     online_softmax<kHeaddim, kTiles>(state, scores);
     multiply_values<Element, kHeaddim, kTiles>(state, scores, ring.v_tile(i));

@@ -26,9 +26,6 @@ constexpr std::int64_t kMaxClusterSize = 8;
 /// Keys below which a split costs more than it brings.
 constexpr std::int64_t kMinSplitKeys = 128;
 
-/// Sequences whose lengths a block can scan in shared memory.
-constexpr std::int64_t kMaxBalancedBatch = 2048;
-
 /// Granules are counted in 32 bits.
 constexpr std::int64_t kMaxGranules = std::int64_t{1} << 30;
 
@@ -46,26 +43,43 @@ bool has_clusters(const DeviceInfo& device) {
   return concat(" ", kArchs, " ").find(own) != std::string::npos;
 }
 
-/// Warps and stages whose rings, with the rest of a block, fit in `bytes`. Warps first: each needs
-/// two stages, and a third hides more of what a block of keys computes.
+/// Warps and stages whose rings, with the rest of a block, fit in `bytes`.
 struct Ring {
   int warps = 0;
   int stages = 0;
 };
-Ring fit_ring(int headdim, int rows, std::int64_t bytes, int splits, int batch_prefix) {
-  for (const int stages : {3, 2}) {
-    for (int warps = kMaxWarps; warps >= 4; --warps) {
-      const SharedLayout layout =
-          shared_layout(headdim, rows, warps, stages, splits, batch_prefix);
-      if (layout.total <= bytes) return {warps, stages};
-    }
+
+/// What a block's rings have to leave room for.
+struct RingNeeds {
+  int headdim = 0;
+  int rows = 0;
+  int splits = 0;        ///< Whose results a cluster's first block receives.
+  int batch_prefix = 0;  ///< Sequences that the balanced schedule scans.
+};
+
+bool fits(const RingNeeds& needs, const Ring& ring, std::int64_t bytes) {
+  return shared_layout(needs.headdim, needs.rows, ring.warps, ring.stages, needs.splits,
+                       needs.batch_prefix)
+             .total <= bytes;
+}
+
+/// The most warps with `stages` stages, 0 when not even one fits.
+Ring widest_ring(const RingNeeds& needs, int stages, std::int64_t bytes) {
+  Ring ring{max_warps(needs.headdim, needs.rows / kTileRows), stages};
+  while (ring.warps > 0 && !fits(needs, ring, bytes)) --ring.warps;
+  return ring;
+}
+
+/// A block that has a multiprocessor for itself takes three stages, which hide what a warp
+/// computes, where four warps have room for them; one that shares it takes two, and as many warps
+/// as fit.
+Ring fit_ring(const RingNeeds& needs, std::int64_t bytes, bool alone) {
+  if (alone) {
+    const Ring deep = widest_ring(needs, 3, bytes);
+    if (deep.warps >= 4) return deep;
   }
-  for (int warps = 3; warps > 1; --warps) {
-    if (shared_layout(headdim, rows, warps, 2, splits, batch_prefix).total <= bytes) {
-      return {warps, 2};
-    }
-  }
-  return {1, 2};
+  const Ring wide = widest_ring(needs, 2, bytes);
+  return wide.warps > 0 ? wide : Ring{1, 2};
 }
 
 std::int64_t tile_rows(const AttentionGeometry& geometry) {
@@ -111,22 +125,49 @@ struct ClusterChoice {
   double us = 0;
 };
 ClusterChoice choose_cluster(const Traffic& traffic, const AttentionGeometry& geometry,
-                             std::int64_t units, const DeviceInfo& device) {
+                             std::int64_t rows, const DeviceInfo& device) {
+  const std::int64_t units = num_units(geometry, rows);
   ClusterChoice best{1, time_us(traffic, units, device.num_sms)};
   if (!has_clusters(device)) return best;
   for (std::int64_t size = 2; size <= kMaxClusterSize; size *= 2) {
-    if (units * size > device.num_sms / 2 || geometry.seqlen_k < size * kMinSplitKeys) break;
+    const RingNeeds needs{.headdim = headdim_tile(geometry),
+                          .rows = static_cast<int>(rows),
+                          .splits = static_cast<int>(size)};
+    if (units * size > device.num_sms / 2 || geometry.seqlen_k < size * kMinSplitKeys ||
+        !fits(needs, {2, 2}, device.smem_per_block_bytes)) {
+      break;
+    }
     const double us = time_us(traffic, units * size, device.num_sms) + kClusterMergeUs;
     if (us < best.us) best = {size, us};
   }
   return best;
 }
 
-void set_ring(KernelConfig& config, const AttentionGeometry& geometry, std::int64_t bytes) {
-  const int splits = config.num_splits > 1 ? static_cast<int>(config.num_splits) : 0;
-  const int prefix = config.num_blocks > 0 ? static_cast<int>(geometry.batch) : 0;
-  const Ring ring = fit_ring(headdim_tile(geometry), static_cast<int>(config.tile.m), bytes, splits,
-                             prefix);
+/// Short rows leave little to do between a block's start and end: two blocks share a
+/// multiprocessor, so that one streams meanwhile, where there are blocks enough.
+bool blocks_share_sm(const AttentionGeometry& geometry, std::int64_t rows, std::int64_t blocks,
+                     const DeviceInfo& device) {
+  const RingNeeds needs{.headdim = headdim_tile(geometry), .rows = static_cast<int>(rows)};
+  return headdim_tile(geometry) <= 128 && blocks > device.num_sms &&
+         fits(needs, {3, 2}, half_of(device.smem_per_block_bytes));
+}
+
+/// Sequences that shared memory has room for. Under batch_invariant the batch must not decide how
+/// many warps share the keys.
+int prefix_sequences(const KernelConfig& config, const AttentionGeometry& geometry) {
+  if (config.split_keys > 0) return static_cast<int>(kMaxBalancedBatch);
+  return config.num_blocks > 0 ? static_cast<int>(geometry.batch) : 0;
+}
+
+void set_ring(KernelConfig& config, const AttentionGeometry& geometry, const DeviceInfo& device,
+              bool shared_sm) {
+  const RingNeeds needs{.headdim = headdim_tile(geometry),
+                        .rows = static_cast<int>(config.tile.m),
+                        .splits = config.num_splits > 1 ? static_cast<int>(config.num_splits) : 0,
+                        .batch_prefix = prefix_sequences(config, geometry)};
+  const std::int64_t bytes =
+      shared_sm ? half_of(device.smem_per_block_bytes) : device.smem_per_block_bytes;
+  const Ring ring = fit_ring(needs, bytes, !shared_sm);
   config.num_stages = ring.stages;
   config.num_threads = 32 * ring.warps;
   config.tile.n = kBlockKeys * ring.warps;
@@ -136,10 +177,9 @@ void add_notes(const AttentionProblem& problem, const AttentionGeometry& geometr
                const DeviceInfo& device, KernelConfig& config) {
   const std::int64_t units = num_units(geometry, config.tile.m);
   if (config.num_splits > 1) {
-    config.notes.push_back(concat("keys are split ", config.num_splits, " ways: ", units,
-                                  " tiles of heads alone would use ", min_of<std::int64_t>(
-                                      units, device.num_sms),
-                                  " of ", device.num_sms, " multiprocessors"));
+    config.notes.push_back(concat(
+        "keys are split ", config.num_splits, " ways: ", units, " tiles of heads alone would use ",
+        min_of<std::int64_t>(units, device.num_sms), " of ", device.num_sms, " multiprocessors"));
   }
   if (config.num_blocks > 0 && config.split_keys == 0) {
     config.notes.push_back(concat(config.num_blocks,
@@ -196,28 +236,28 @@ KernelConfig configure_decode(const AttentionProblem& problem, const AttentionGe
   config.pack_gqa = geometry.qhead_per_khead > 1;
   const std::int64_t units = num_units(geometry, config.tile.m);
   const Traffic traffic = traffic_of(problem, device);
-  const ClusterChoice cluster = choose_cluster(traffic, geometry, units, device);
+  const ClusterChoice cluster = choose_cluster(traffic, geometry, config.tile.m, device);
 
-  const std::int64_t block_bytes = device.smem_per_block_bytes;
-  // Two blocks a multiprocessor, where the second one's copies go on while the first one merges.
-  const bool two_blocks = shared_layout(headdim_tile(geometry), static_cast<int>(config.tile.m), 3,
-                                        2, 0, static_cast<int>(min_of(geometry.batch,
-                                                                      kMaxBalancedBatch)))
-                              .total <= half_of(block_bytes);
-  const std::int64_t shared_blocks = device.num_sms * (two_blocks ? 2 : 1);
   const double balanced_us = time_us(traffic, device.num_sms, device.num_sms) + kGlobalMergeUs;
   const bool can_balance = geometry.batch <= kMaxBalancedBatch;
   const bool few_keys = cluster.size > 1 && cluster.us <= balanced_us;
   if (problem.batch_invariant ||
-      (can_balance && !few_keys &&
-       (lengths_vary(problem, geometry) || balanced_us < cluster.us))) {
-    config.num_blocks = shared_blocks;
-    if (problem.batch_invariant) config.split_keys = kInvariantSplitKeys;
-    set_ring(config, geometry, two_blocks ? half_of(block_bytes) : block_bytes);
+      (can_balance && !few_keys && (lengths_vary(problem, geometry) || balanced_us < cluster.us))) {
+    const bool shared_sm =
+        blocks_share_sm(geometry, config.tile.m, 2 * std::int64_t{device.num_sms}, device);
+    config.num_blocks = device.num_sms * (shared_sm ? 2 : 1);
+    if (problem.batch_invariant) {
+      config.split_keys =
+          kInvariantSplitKeys *
+          max_of<std::int64_t>(ceil_div(geometry.seqlen_k, kInvariantSplitKeys * kMaxMergedParts),
+                               1);
+    }
+    set_ring(config, geometry, device, shared_sm);
   } else {
     config.num_splits = cluster.size;
     config.cluster_size = cluster.size;
-    set_ring(config, geometry, block_bytes);
+    set_ring(config, geometry, device,
+             blocks_share_sm(geometry, config.tile.m, units * cluster.size, device));
   }
   size_workspace(config, geometry);
   add_notes(problem, geometry, device, config);
@@ -229,8 +269,7 @@ double predict_decode(const AttentionProblem& problem, const AttentionGeometry& 
   Traffic traffic = traffic_of(problem, device);
   // Tiles of rows of one KV head read the same keys; from the second on mostly from the cache.
   constexpr double kRereadCost = 0.5;
-  const double tiles =
-      static_cast<double>(row_tiles_per_sequence(geometry, config.tile.m));
+  const double tiles = static_cast<double>(row_tiles_per_sequence(geometry, config.tile.m));
   const double factor = 1.0 + kRereadCost * max_of(tiles - 1.0, 0.0);
   traffic.bytes *= factor;
   traffic.total_us *= factor;
@@ -238,8 +277,7 @@ double predict_decode(const AttentionProblem& problem, const AttentionGeometry& 
     return time_us(traffic, device.num_sms, device.num_sms) + kGlobalMergeUs;
   }
   const std::int64_t blocks = num_units(geometry, config.tile.m) * config.num_splits;
-  return time_us(traffic, blocks, device.num_sms) +
-         (config.num_splits > 1 ? kClusterMergeUs : 0.0);
+  return time_us(traffic, blocks, device.num_sms) + (config.num_splits > 1 ? kClusterMergeUs : 0.0);
 }
 
 }  // namespace foveal::cuda::decode

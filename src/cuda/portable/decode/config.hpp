@@ -11,8 +11,16 @@ namespace foveal::cuda::decode {
 /// Query tokens of a sequence beyond which other kernels have enough rows to fill their tiles.
 inline constexpr std::int64_t kMaxQueryTokens = 16;
 
-/// Keys of a split under batch_invariant, whatever the batch and the GPU.
-inline constexpr std::int64_t kInvariantSplitKeys = 1024;
+/// Keys of a split under batch_invariant, whatever the batch and the GPU; a multiple of it where a
+/// sequence would have more than kMaxMergedParts splits.
+inline constexpr std::int64_t kInvariantSplitKeys = 2048;
+
+/// Sequences whose lengths a block can scan in shared memory: what the balanced schedule, and with
+/// it batch_invariant, can do.
+inline constexpr std::int64_t kMaxBalancedBatch = 4096;
+
+/// Parts of a unit whose weights fit in a block's shared memory.
+inline constexpr std::int64_t kMaxMergedParts = 1024;
 
 /// Most parts of a unit that are merged through global memory.
 inline constexpr std::int64_t kMaxParts = 64;

@@ -1,7 +1,7 @@
 // The decode kernel: a block's tasks, one after the other.
 //
-//   1. every warp starts the copies of its first key blocks
-//   2. the block loads the tile's queries and the rows' masks
+//   1. the block starts the copy of the tile's queries, every warp that of its first key blocks
+//   2. the rows' masks are written down
 //   3. every warp streams its key blocks, without a barrier (attend.cuh)
 //   4. the warps' results are merged in shared memory
 //   5. a task with all keys of its unit has stored its result; otherwise the parts' results meet in
@@ -10,7 +10,6 @@
 
 #include <cstdint>
 
-#include "algorithm/block_range.hpp"
 #include "cuda/portable/decode/attend.cuh"
 #include "cuda/portable/decode/merge.cuh"
 #include "cuda/portable/decode/work.cuh"
@@ -32,6 +31,7 @@ class DecodeBlock {
                               args.schedule == Schedule::kBalanced ? args.attention.batch : 0)) {}
 
   FOVEAL_DEVICE void run() {
+    prefetch_arguments();
     TaskList<kRows> tasks(args_, reinterpret_cast<std::int32_t*>(shared_ + layout_.prefix));
     while (!tasks.done()) {
       run_task(tasks.next(), tasks.shares());
@@ -40,6 +40,19 @@ class DecodeBlock {
   }
 
  private:
+  /// The arguments come through a cache that misses one line at a time, several times before the
+  /// first key could be asked for: each warp fetches a line of its own. (2000 cycles less before
+  /// the first copy, H200, 2026-11.)
+  FOVEAL_DEVICE void prefetch_arguments() const {
+    constexpr int kLineWords = 16;
+    const auto* words = reinterpret_cast<const std::uint32_t*>(&args_);
+    for (int word = warp() * kLineWords; word < static_cast<int>(sizeof(DecodeArgs) / 4);
+         word += num_warps() * kLineWords) {
+      ptx::keep(words[word]);
+    }
+    __syncthreads();
+  }
+
   static FOVEAL_DEVICE int num_warps() { return static_cast<int>(blockDim.x / 32); }
   static FOVEAL_DEVICE int warp() { return static_cast<int>(threadIdx.x / 32); }
 
@@ -62,17 +75,16 @@ class DecodeBlock {
 
   /// Packed rows of a task's tile that are stored, padding included.
   FOVEAL_DEVICE int stored_rows(const Task& task) const {
-    const std::int64_t rows = task.sequence.lengths.capacity_q * args_.attention.qhead_per_khead -
-                              std::int64_t{task.row_tile} * kRows;
-    return static_cast<int>(clamp_to<std::int64_t>(rows, 0, kRows));
+    const int rows = task.sequence.lengths.capacity_q * args_.attention.qhead_per_khead;
+    return clamp_to(rows - task.row_tile * kRows, 0, kRows);
   }
 
-  /// Query tokens of a task's tile that are in use.
-  FOVEAL_DEVICE algorithm::Range used_tokens(const Task& task) const {
-    const std::int64_t first = std::int64_t{task.row_tile} * kRows;
+  /// Query tokens of a task's tile that are in use: algorithm::query_rows with the known divisor.
+  FOVEAL_DEVICE KeyRange used_tokens(const Task& task) const {
+    const int first = task.row_tile * kRows;
     return algorithm::intersect(
-        algorithm::query_rows({first, first + kRows}, args_.attention.qhead_per_khead),
-        {0, task.sequence.lengths.seqlen_q});
+        KeyRange{args_.group.quotient(first), args_.group.quotient(first + kRows - 1) + 1},
+        KeyRange{0, task.sequence.lengths.seqlen_q});
   }
 
   /// visit(row, d) over `num_rows` rows, elements shared by the block's threads.
@@ -86,15 +98,18 @@ class DecodeBlock {
   }
 
   FOVEAL_DEVICE void run_task(const Task& task, const Shares& shares) const {
-    const algorithm::Range tokens = used_tokens(task);
-    KeyRing<Element, kHeaddim> ring(args_, task, task.sequence.mask.keys_of_rows(tokens),
-                                    shared_address(warp() * layout_.ring_bytes));
+    load_queries(task);
+    const KeyRange tokens = used_tokens(task);
+    KeyRing<Element, kHeaddim> ring(
+        args_, task,
+        task.sequence.row_tiles == 1 ? task.sequence.keys : task.sequence.mask.keys_of_rows(tokens),
+        shared_address(warp() * layout_.ring_bytes));
 #pragma unroll 1
     for (int i = 0; i < args_.num_stages - 1; ++i) ring.load(i);
     if (threadIdx.x == 0) current_task() = task;
-    const bool in_cluster = task.destination == Destination::kCluster;
-    if (in_cluster) announce_to_cluster(task);
-    load_rows(task);
+    if (task.destination == Destination::kCluster) announce_to_cluster(task);
+    describe_rows(task);
+    wait_for_copies(args_.num_stages - 1);  // of the queries, which were asked for first
     __syncthreads();
 
     WarpState<kHeaddim, kTiles> state;
@@ -107,39 +122,59 @@ class DecodeBlock {
     if (destination == Destination::kPartial) store_unit_result(shares);
   }
 
-  /// Step 2.
-  FOVEAL_DEVICE void load_rows(const Task& task) const {
+  /// Step 1: the tile's queries, zeros for rows and columns that are not there.
+  FOVEAL_DEVICE void load_queries(const Task& task) const {
     const AttentionArgs& attention = args_.attention;
-    const int group = attention.qhead_per_khead;
+    const std::uint32_t q_tile = shared_address(layout_.q);
+    const auto* q = static_cast<const Element*>(attention.q.data);
     const int first = task.row_tile * kRows;
+    const auto row_offset = [&](int r) {
+      const int i = args_.group.quotient(first + r);
+      const int head = task.head_k * attention.qhead_per_khead + args_.group.remainder(first + r);
+      return attention.q.strides.offset(task.b, task.sequence.lengths.q_begin + i, head);
+    };
+    const int used_rows = task.sequence.lengths.seqlen_q * attention.qhead_per_khead - first;
+    if (args_.queries_vectorised) {
+      constexpr int kChunks = kHeaddim / 8;
+#pragma unroll 1
+      for (int index = static_cast<int>(threadIdx.x); index < kRows * kChunks;
+           index += static_cast<int>(blockDim.x)) {
+        const int r = index / kChunks;
+        const int chunk = index % kChunks;
+        const bool valid = r < used_rows && chunk * 8 < attention.headdim;
+        ptx::copy_async_16(q_tile + swizzled<kHeaddim * 2>(r, chunk),
+                           q + (valid ? row_offset(r) + chunk * 8 : 0), valid);
+      }
+    } else {
+      for_each_element(kRows, [&](int r, int d) {
+        const bool valid = r < used_rows && d < attention.headdim;
+        const Element value =
+            valid ? q[row_offset(r) + d * attention.q.strides.dim] : Element(0.0f);
+        ptx::store_shared(q_tile + swizzled<kHeaddim * 2>(r, d / 8) + (d % 8) * 2, value);
+      });
+    }
+    ptx::copy_async_commit();
+  }
+
+  /// Step 2: masks and ALiBi of the tile's rows.
+  FOVEAL_DEVICE void describe_rows(const Task& task) const {
+    const ScoreArgs& score = args_.attention.score;
     for (int r = static_cast<int>(threadIdx.x); r < kRows; r += static_cast<int>(blockDim.x)) {
-      const int i = (first + r) / group;
+      const int i = args_.group.quotient(task.row_tile * kRows + r);
       RowInfo row{0, 0, 0, 0.0f};
       if (i < task.sequence.lengths.seqlen_q) {
-        row.first_key = static_cast<int>(task.sequence.mask.first_key(i));
-        row.end_key = static_cast<int>(task.sequence.mask.end_key(i));
-        row.diagonal = static_cast<int>(i + task.sequence.mask.shift());
-        if (attention.score.alibi_slopes != nullptr) {
-          const int head = task.head_k * group + (first + r) % group;
-          row.slope = kLog2E *
-                      attention.score.alibi_slopes[task.b * attention.score.alibi_batch_stride +
-                                                   head * attention.score.alibi_head_stride];
+        row.first_key = task.sequence.mask.first_key(i);
+        row.end_key = task.sequence.mask.end_key(i);
+        row.diagonal = i + task.sequence.mask.shift();
+        if (score.alibi_slopes != nullptr) {
+          const int head = task.head_k * args_.attention.qhead_per_khead +
+                           args_.group.remainder(task.row_tile * kRows + r);
+          row.slope = kLog2E * score.alibi_slopes[task.b * score.alibi_batch_stride +
+                                                  head * score.alibi_head_stride];
         }
       }
       rows()[r] = row;
     }
-    const std::uint32_t q_tile = shared_address(layout_.q);
-    const auto* q = static_cast<const Element*>(attention.q.data);
-    for_each_element(kRows, [&](int r, int d) {
-      const int i = (first + r) / group;
-      const int head = task.head_k * group + (first + r) % group;
-      Element value(0.0f);
-      if (i < task.sequence.lengths.seqlen_q && d < attention.headdim) {
-        value = q[attention.q.strides.offset(task.b, task.sequence.lengths.q_begin + i, head) +
-                  d * attention.q.strides.dim];
-      }
-      ptx::store_shared(q_tile + swizzled<kHeaddim * 2>(r, d / 8) + (d % 8) * 2, value);
-    });
   }
 
   /// Step 4: each element of the task's rows, merged over the warps, goes to its destination.
@@ -156,15 +191,14 @@ class DecodeBlock {
       const int tile_rows = min_of(stored - tile * kTileRows, kTileRows);
       if (tile_rows <= 0) break;
       __syncthreads();  // the rings, or the tile before, are done with
-      store_warp_partials<kHeaddim, kTiles>(state, tile,
+      store_warp_partials<kHeaddim, kTiles>(state, tile, tile_rows,
                                             warp_partials() + warp() * kTileRows * kStride);
       __syncthreads();
       for_each_element(tile_rows, [&](int tile_row, int d) {
         const float* from = warp_partials() + tile_row * kStride;
-        const MergedElement merged =
-            merge_partials<kHeaddim>(num_warps(), d, [&](int part, int element) {
-              return from[part * kTileRows * kStride + element];
-            });
+        const MergedElement merged = merge_partials<kHeaddim>(
+            num_warps(), d,
+            [&](int part, int element) { return from[part * kTileRows * kStride + element]; });
         const int row = tile * kTileRows + tile_row;
         switch (task.destination) {
           case Destination::kResult: return store(task, row, d, merged);
@@ -180,7 +214,7 @@ class DecodeBlock {
   }
 
   FOVEAL_DEVICE void store(const Task& task, int row, int d, const MergedElement& merged) const {
-    store_result<Element>(args_.attention, task, task.row_tile * kRows + row, d, merged);
+    store_result<Element>(args_, task, task.row_tile * kRows + row, d, merged);
   }
 
   // ---- Step 5 in a cluster. The first block's barrier counts the bytes that all send to it. The
@@ -207,7 +241,7 @@ class DecodeBlock {
       ptx::fence_mbarrier_init();
     }
     __syncwarp();
-    ptx::cluster_arrive();
+    ptx::cluster_arrive_relaxed();
   }
   FOVEAL_DEVICE void wait_for_cluster() const { ptx::cluster_wait(); }
 
@@ -254,25 +288,83 @@ class DecodeBlock {
     return {shares, args_.granules_apart, task.unit_begin, task.unit_size};
   }
 
-  /// Publishes the task's part; the block with the unit's last one waits for all and merges.
+  /// What a merge of parts keeps in shared memory, over the rings.
+  struct UnitMerge {
+    float* weights;       ///< [kTileRows][count]: exp2(the part's maximum - the row's)
+    float* row_max;       ///< [kTileRows]
+    float* row_sum;       ///< [kTileRows]
+    std::int32_t* slots;  ///< [count]
+  };
+  FOVEAL_DEVICE UnitMerge unit_merge(int count) const {
+    auto* floats = reinterpret_cast<float*>(shared_);
+    return {floats + 2 * kTileRows, floats, floats + kTileRows,
+            reinterpret_cast<std::int32_t*>(floats + 2 * kTileRows + kTileRows * count)};
+  }
+
+  /// Publishes the task's part; the block with the unit's last granule waits for all and merges.
   FOVEAL_DEVICE void store_unit_result(const Shares& shares) const {
     const Task& task = current_task();
     const UnitParts parts = unit_parts(task, shares);
-    __syncthreads();  // the part is complete
+    __syncthreads();  // the part is complete, and the warps' partial results are done with
     if (threadIdx.x == 0) ptx::store_release(args_.flags + parts.slot(task.part), args_.nonce);
-    if (!task.last_part) return;
+    if (!task.merges) return;
+    const UnitMerge merge = unit_merge(parts.count);
     for (int i = static_cast<int>(threadIdx.x); i < parts.count;
          i += static_cast<int>(blockDim.x)) {
-      std::uint64_t* flag = args_.flags + parts.slot(i);
-      while (ptx::load_acquire(flag) != args_.nonce) __nanosleep(20);
-      *flag = 0;
+      const std::int64_t slot = parts.slot(i);
+      merge.slots[i] = static_cast<std::int32_t>(slot);
+      while (ptx::load_acquire(args_.flags + slot) != args_.nonce) __nanosleep(20);
+      args_.flags[slot] = 0;
     }
-    __syncthreads();
-    for_each_element(stored_rows(task), [&](int row, int d) {
-      store(task, row, d, merge_partials<kHeaddim>(parts.count, d, [&](int i, int element) {
-              return __ldcg(partial(parts.slot(i)) + row * kStride + element);
-            }));
-    });
+    const int stored = stored_rows(task);
+    for (int first_row = 0; first_row < stored; first_row += kTileRows) {
+      const int tile_rows = min_of(stored - first_row, kTileRows);
+      __syncthreads();  // the slots are known, the weights of the rows before done with
+      for (int row = warp(); row < tile_rows; row += num_warps()) {
+        weigh_parts(merge, parts.count, first_row, row);
+      }
+      __syncthreads();
+      for_each_element(tile_rows, [&](int row, int d) {
+        float acc = 0.0f;
+#pragma unroll 8
+        for (int i = 0; i < parts.count; ++i) {
+          acc += merge.weights[row * parts.count + i] *
+                 __ldcg(partial(merge.slots[i]) + (first_row + row) * kStride + d);
+        }
+        store(task, first_row + row, d, {acc, merge.row_max[row], merge.row_sum[row]});
+      });
+    }
+  }
+
+  /// One warp: the weights of a row's parts, its maximum and sum.
+  FOVEAL_DEVICE void weigh_parts(const UnitMerge& merge, int count, int first_row, int row) const {
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    const auto row_of = [&](int i) {
+      return partial(merge.slots[i]) + (first_row + row) * kStride;
+    };
+    float row_max = algorithm::kNegativeInfinity;
+    for (int i = lane; i < count; i += 32) {
+      const float part_max = __ldcg(row_of(i) + kHeaddim);
+      merge.weights[row * count + i] = part_max;
+      row_max = fmaxf(row_max, part_max);
+    }
+#pragma unroll
+    for (int lanes = 1; lanes < 32; lanes *= 2) {
+      row_max = fmaxf(row_max, __shfl_xor_sync(~0u, row_max, lanes));
+    }
+    const float offset = algorithm::softmax_offset(row_max);
+    float row_sum = 0.0f;
+    for (int i = lane; i < count; i += 32) {
+      const float weight = ptx::exp2_approx(merge.weights[row * count + i] - offset);
+      merge.weights[row * count + i] = weight;
+      row_sum += weight * __ldcg(row_of(i) + kHeaddim + 1);
+    }
+#pragma unroll
+    for (int lanes = 1; lanes < 32; lanes *= 2) row_sum += __shfl_xor_sync(~0u, row_sum, lanes);
+    if (lane == 0) {
+      merge.row_max[row] = row_max;
+      merge.row_sum[row] = row_sum;
+    }
   }
 
   const DecodeArgs& args_;

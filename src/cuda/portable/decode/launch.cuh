@@ -13,13 +13,13 @@
 namespace foveal::cuda::decode {
 namespace {
 
-/// 32 * kMaxWarps threads may have 255 registers each in one block an SM, 128 in two; what a
-/// thread accumulates decides which.
+/// Blocks an SM that registers leave room for: short rows need many, so that some stream while
+/// others start and end.
 template <int kHeaddim, int kTiles>
-inline constexpr int kBlocksPerSm = 1;
+inline constexpr int kBlocksPerSm = kHeaddim == 64 && kTiles == 1 ? 4 : 1;
 
 template <class Element, int kHeaddim, int kTiles>
-__global__ void __launch_bounds__(32 * kMaxWarps, kBlocksPerSm<kHeaddim, kTiles>)
+__global__ void __launch_bounds__(32 * max_warps(kHeaddim, kTiles), kBlocksPerSm<kHeaddim, kTiles>)
     decode_kernel(const __grid_constant__ DecodeArgs args) {
   extern __shared__ __align__(1024) unsigned char shared[];
   DecodeBlock<Element, kHeaddim, kTiles>(args, shared).run();
@@ -36,6 +36,8 @@ Status launch_instance(const DecodeArgs& args, const DecodeGrid& grid, void* str
                     args.schedule == Schedule::kBalanced ? args.attention.batch : 0);
   return launch_kernel("decode", decode_kernel<Element, kHeaddim, kTiles>, args,
                        {.num_blocks = grid.num_blocks,
+                        .num_blocks_y = grid.num_heads,
+                        .num_blocks_z = grid.num_sequences,
                         .num_threads = 32 * grid.num_warps,
                         .shared_bytes = layout.total,
                         .cluster_size = grid.cluster_size,

@@ -10,7 +10,9 @@
 namespace foveal::cuda::decode {
 
 struct DecodeGrid {
-  std::int64_t num_blocks = 0;
+  std::int64_t num_blocks = 0;  ///< Splits of a unit, or blocks that share all work.
+  std::int64_t num_heads = 1;   ///< kClusters: row tiles of all KV heads of a sequence.
+  std::int64_t num_sequences = 1;
   int num_warps = 0;
   int cluster_size = 1;
 };

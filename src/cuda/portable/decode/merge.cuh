@@ -38,10 +38,11 @@ FOVEAL_DEVICE MergedElement merge_partials(int count, int d, Load load) {
   return merged;
 }
 
-/// Leaves a warp's results of one tile of rows at `warp_partials`, [kTileRows][partial_stride].
+/// Leaves a warp's results of the first `tile_rows` rows of a tile at `warp_partials`,
+/// [kTileRows][partial_stride].
 template <int kHeaddim, int kTiles>
 FOVEAL_DEVICE void store_warp_partials(const WarpState<kHeaddim, kTiles>& state, int tile,
-                                       float* warp_partials) {
+                                       int tile_rows, float* warp_partials) {
   constexpr int kStride = partial_stride(kHeaddim);
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int g = lane / 4;
@@ -49,6 +50,7 @@ FOVEAL_DEVICE void store_warp_partials(const WarpState<kHeaddim, kTiles>& state,
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const float sum = sum_over_keys(state.row_sum[tile][h]);
+    if (2 * t + h >= tile_rows) continue;
     float* row = warp_partials + (2 * t + h) * kStride;
 #pragma unroll
     for (int m = 0; m < kHeaddim / 16; ++m) {
@@ -65,11 +67,11 @@ FOVEAL_DEVICE void store_warp_partials(const WarpState<kHeaddim, kTiles>& state,
 /// Stores element d of packed row `row` as the final result: sink, division, lse. Rows past the
 /// sequence's length are padding, 0 with lse -inf.
 template <class Element>
-FOVEAL_DEVICE void store_result(const AttentionArgs& args, const Task& task, int row, int d,
+FOVEAL_DEVICE void store_result(const DecodeArgs& decode, const Task& task, int row, int d,
                                 MergedElement merged) {
-  const int group = args.qhead_per_khead;
-  const int i = row / group;
-  const int head = task.head_k * group + row % group;
+  const AttentionArgs& args = decode.attention;
+  const int i = decode.group.quotient(row);
+  const int head = task.head_k * args.qhead_per_khead + decode.group.remainder(row);
   if (i >= task.sequence.lengths.seqlen_q) {
     merged = {0.0f, algorithm::kNegativeInfinity, 0.0f};
   } else if (args.sinks != nullptr) {
@@ -81,7 +83,7 @@ FOVEAL_DEVICE void store_result(const AttentionArgs& args, const Task& task, int
     merged.row_sum = merged.row_sum * factor + ptx::exp2_approx(sink - offset);
     merged.row_max = new_max;
   }
-  const std::int64_t q_row = task.sequence.lengths.q_begin + i;
+  const int q_row = task.sequence.lengths.q_begin + i;
   if (d < args.headdim_v) {
     const float value = merged.acc * algorithm::inverse_row_sum(merged.row_sum);
     const std::int64_t offset =

@@ -13,8 +13,10 @@ namespace foveal::cuda::decode {
 inline constexpr int kBlockKeys = 16;
 /// Packed query rows in an MMA's N. Packed row r is query token r / group, head r % group.
 inline constexpr int kTileRows = 8;
-/// Most warps of a block.
-inline constexpr int kMaxWarps = 8;
+/// Most warps of a block of an instance.
+FOVEAL_HOST_DEVICE constexpr int max_warps(int headdim_tile, int row_tiles) {
+  return headdim_tile == 64 && row_tiles == 1 ? 4 : 8;
+}
 
 /// What the mask and the score of one packed row need, in shared memory.
 struct RowInfo {
@@ -42,6 +44,9 @@ struct SharedLayout {
   int total = 0;
 };
 
+/// Least bytes of the rings' room: the weights and slots of 1024 parts of a tile of rows.
+inline constexpr int kMergeBytes = 1024 * (kTileRows + 1) * 4 + 2 * kTileRows * 4;
+
 /// The warps' rings come first; when a block's keys are done, its warps' partial results of one
 /// tile of rows, [warps][kTileRows][partial_stride] fp32, lie over them.
 FOVEAL_HOST_DEVICE constexpr SharedLayout shared_layout(int headdim_tile, int rows, int warps,
@@ -51,7 +56,7 @@ FOVEAL_HOST_DEVICE constexpr SharedLayout shared_layout(int headdim_tile, int ro
   SharedLayout layout;
   layout.ring_bytes = stages * 2 * kBlockKeys * headdim_tile * 2;
   const int merge_bytes = warps * kTileRows * partial_stride(headdim_tile) * 4;
-  const int body = max_of(warps * layout.ring_bytes, merge_bytes);
+  const int body = max_of(max_of(warps * layout.ring_bytes, merge_bytes), kMergeBytes);
   layout.q = round_up(body, kAlignment);
   layout.rows = layout.q + rows * headdim_tile * 2;
   layout.task = layout.rows + rows * static_cast<int>(sizeof(RowInfo));

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 
-#include "algorithm/block_range.hpp"
 #include "algorithm/mask.hpp"
 #include "algorithm/range.hpp"
 #include "algorithm/seqlen_info.hpp"
@@ -12,30 +11,14 @@
 
 namespace foveal::cuda::decode {
 
-/// One sequence of the batch. Its key blocks count from `first_block` of kBlockKeys keys.
-struct Sequence {
-  algorithm::SeqlenInfo lengths;
-  algorithm::Mask mask;
-  int first_block;
-  int num_blocks;  ///< Blocks with a key that some row sees.
-  int row_tiles;   ///< Tiles of `rows` packed rows, padding rows included; 0 without rows.
-};
-
 template <int kRows>
-FOVEAL_DEVICE Sequence sequence_of(const AttentionArgs& args, int b) {
-  Sequence sequence;
-  sequence.lengths = algorithm::seqlen_info(args.lengths, b);
-  sequence.mask = {sequence.lengths.seqlen_q, sequence.lengths.seqlen_k, args.score.window};
-  const algorithm::Range keys = sequence.mask.keys_of_rows({0, sequence.lengths.seqlen_q});
-  sequence.first_block = static_cast<int>(keys.min / kBlockKeys);
-  sequence.num_blocks =
-      keys.empty() ? 0
-                   : static_cast<int>(ceil_div<std::int64_t>(keys.max, kBlockKeys)) -
-                         sequence.first_block;
-  sequence.row_tiles = static_cast<int>(
-      ceil_div<std::int64_t>(sequence.lengths.capacity_q * args.qhead_per_khead, kRows));
-  return sequence;
+FOVEAL_DEVICE Sequence sequence_of(const DecodeArgs& args, int b) {
+  return args.lengths_fixed ? args.sequence
+                            : make_sequence(args.attention.lengths, args.window,
+                                            args.attention.qhead_per_khead, kRows, b);
 }
+
+using KeyRange = algorithm::BasicRange<std::int32_t>;
 
 /// Where the result of a task goes.
 enum class Destination : std::int32_t {
@@ -57,7 +40,7 @@ struct Task {
   std::int32_t unit_begin;  ///< First granule of the unit in the list of all.
   std::int32_t unit_size;   ///< Its granules.
   std::int32_t part;        ///< Which of the unit's parts this is.
-  bool last_part;
+  bool merges;  ///< The block has the unit's last granule, and this is its last task of the unit.
 };
 static_assert(sizeof(Task) <= kTaskBytes);
 
@@ -72,7 +55,7 @@ template <int kRows>
 FOVEAL_DEVICE void build_prefix(const DecodeArgs& args, std::int32_t* prefix) {
   const AttentionArgs& attention = args.attention;
   for (int b = static_cast<int>(threadIdx.x); b < attention.batch; b += blockDim.x) {
-    const Sequence sequence = sequence_of<kRows>(attention, b);
+    const Sequence sequence = sequence_of<kRows>(args, b);
     prefix[b + 1] = unit_granules(args, sequence) * attention.nheads_k * sequence.row_tiles;
   }
   __syncthreads();
@@ -133,8 +116,7 @@ struct UnitParts {
         first_granule(unit_begin),
         first_block(all_shares.owner(unit_begin)),
         apart(granules_apart),
-        count(apart ? unit_size
-                    : all_shares.owner(unit_begin + unit_size - 1) - first_block + 1) {}
+        count(apart ? unit_size : all_shares.owner(unit_begin + unit_size - 1) - first_block + 1) {}
 
   /// Where a part lies. A block has two slots: its share can begin and end within a unit.
   FOVEAL_DEVICE std::int64_t slot(int part) const {
@@ -164,18 +146,17 @@ class TaskList {
     const AttentionArgs& attention = args.attention;
     build_prefix<kRows>(args, prefix);
     const int total = prefix[attention.batch];
-    const std::int64_t most =
-        std::int64_t{attention.batch} * attention.nheads_k * args.max_splits;
-    const int blocks = static_cast<int>(
-        min_of<std::int64_t>(min_of(total, static_cast<int>(gridDim.x)), most));
+    const std::int64_t most = std::int64_t{attention.batch} * attention.nheads_k * args.max_splits;
+    const int blocks =
+        static_cast<int>(min_of<std::int64_t>(min_of(total, static_cast<int>(gridDim.x)), most));
     const int block = static_cast<int>(blockIdx.x);
     if (block >= blocks) return;
     shares_ = {total, blocks};
-    granule_ = shares_.begin(block);
-    end_ = shares_.begin(block + 1);
+    begin_ = shares_.begin(block);
+    end_ = share_end_ = shares_.begin(block + 1);
   }
 
-  [[nodiscard]] FOVEAL_DEVICE bool done() const { return granule_ >= end_; }
+  [[nodiscard]] FOVEAL_DEVICE bool done() const { return begin_ >= end_; }
   [[nodiscard]] FOVEAL_DEVICE const Shares& shares() const { return shares_; }
 
   /// The next task; done() is false.
@@ -185,53 +166,58 @@ class TaskList {
 
  private:
   FOVEAL_DEVICE Task next_split() {
-    const AttentionArgs& attention = args_.attention;
-    const int split = static_cast<int>(blockIdx.x) % args_.num_splits;
-    const int unit = static_cast<int>(blockIdx.x) / args_.num_splits;
+    // The grid is (splits, row tiles of all KV heads, sequences).
+    const int split = static_cast<int>(blockIdx.x);
+    const int head = static_cast<int>(blockIdx.y);
     Task task{};
-    task.row_tile = unit % args_.row_tiles;
-    task.head_k = unit / args_.row_tiles % attention.nheads_k;
-    task.b = unit / args_.row_tiles / attention.nheads_k;
-    task.sequence = sequence_of<kRows>(attention, task.b);
-    const algorithm::Range blocks =
-        algorithm::split_blocks({0, task.sequence.num_blocks}, split, args_.num_splits);
-    task.block_min = static_cast<int>(blocks.min);
-    task.block_max = static_cast<int>(blocks.max);
+    task.row_tile = args_.row_tiles == 1 ? 0 : args_.tiles.remainder(head);
+    task.b = static_cast<int>(blockIdx.z);
+    task.head_k = args_.row_tiles == 1 ? head : args_.tiles.quotient(head);
+    task.sequence = sequence_of<kRows>(args_, task.b);
+    // algorithm::split_blocks, with the known divisor.
+    const int blocks = task.sequence.num_blocks;
+    task.block_min = args_.splits.quotient(blocks * split);
+    task.block_max = args_.splits.quotient(blocks * (split + 1));
     task.destination = args_.num_splits == 1 ? Destination::kResult : Destination::kCluster;
-    ++granule_;
+    --end_;
     return task;
   }
 
+  /// From the back of the share: a unit that goes on in the next block's share is published first,
+  /// one that the block must wait for comes last.
   FOVEAL_DEVICE Task next_part() {
     const AttentionArgs& attention = args_.attention;
     Task task{};
-    task.b = sequence_of_granule(prefix_, attention.batch, granule_);
-    task.sequence = sequence_of<kRows>(attention, task.b);
+    task.b = sequence_of_granule(prefix_, attention.batch, end_ - 1);
+    task.sequence = sequence_of<kRows>(args_, task.b);
     task.unit_size = unit_granules(args_, task.sequence);
-    const int unit = (granule_ - prefix_[task.b]) / task.unit_size;
+    const int unit = (end_ - 1 - prefix_[task.b]) / task.unit_size;
     task.unit_begin = prefix_[task.b] + unit * task.unit_size;
     task.head_k = unit / task.sequence.row_tiles;
     task.row_tile = unit % task.sequence.row_tiles;
-    const int first = granule_ - task.unit_begin;
-    const int last =
-        args_.granules_apart ? first + 1 : min_of(task.unit_size, first + end_ - granule_);
-    task.block_min = min_of(first * args_.granule_blocks, task.sequence.num_blocks);
-    task.block_max = min_of(last * args_.granule_blocks, task.sequence.num_blocks);
-    task.last_part = last == task.unit_size;
+    const int unit_end = task.unit_begin + task.unit_size;
+    const int first_of_unit = max_of(task.unit_begin, begin_);
+    const int first = args_.granules_apart ? end_ - 1 : first_of_unit;
+    task.block_min =
+        min_of((first - task.unit_begin) * args_.granule_blocks, task.sequence.num_blocks);
+    task.block_max =
+        min_of((end_ - task.unit_begin) * args_.granule_blocks, task.sequence.num_blocks);
+    task.merges = unit_end <= share_end_ && first == first_of_unit;
     task.part = args_.granules_apart
-                    ? first
+                    ? first - task.unit_begin
                     : static_cast<int>(blockIdx.x) - shares_.owner(task.unit_begin);
     task.destination =
-        last - first == task.unit_size ? Destination::kResult : Destination::kPartial;
-    granule_ += last - first;
+        end_ - first == task.unit_size ? Destination::kResult : Destination::kPartial;
+    end_ = first;
     return task;
   }
 
   const DecodeArgs& args_;
   const std::int32_t* prefix_;
   Shares shares_;
-  int granule_ = 0;  ///< The next one; tasks of kClusters count as granules.
+  int begin_ = 0;  ///< Granules that are left; the one task of kClusters counts as one.
   int end_ = 0;
+  int share_end_ = 0;  ///< What end_ was at first.
 };
 
 }  // namespace foveal::cuda::decode

@@ -2,7 +2,7 @@
 
 namespace foveal::cuda::decode {
 
-template Status launch_instance<__nv_bfloat16, 512, 1>(const DecodeArgs& args, const DecodeGrid& grid,
-                                           void* stream);
+template Status launch_instance<__nv_bfloat16, 512, 1>(const DecodeArgs& args,
+                                                       const DecodeGrid& grid, void* stream);
 
 }  // namespace foveal::cuda::decode

@@ -3,6 +3,6 @@
 namespace foveal::cuda::decode {
 
 template Status launch_instance<__half, 64, 1>(const DecodeArgs& args, const DecodeGrid& grid,
-                                           void* stream);
+                                               void* stream);
 
 }  // namespace foveal::cuda::decode

@@ -1,0 +1,212 @@
+// What cuda_decode plans from shapes and a GPU's description, and what it refuses.
+#include <cstdint>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include <foveal/device.hpp>
+#include <foveal/plan.hpp>
+
+#include "cuda/portable/decode/config.hpp"
+#include "cuda/portable/decode/shared_layout.hpp"
+#include "plan/kernel_table.hpp"
+
+namespace foveal::cuda {
+namespace {
+
+AttentionProblem decode_problem(std::int64_t batch, std::int64_t nheads_q, std::int64_t nheads_k,
+                                std::int64_t seqlen_k, std::int64_t headdim = 128) {
+  AttentionProblem problem;
+  problem.q = problem.out = TensorSpec::contiguous(DType::kFloat16, {batch, 1, nheads_q, headdim});
+  problem.k = problem.v =
+      TensorSpec::contiguous(DType::kFloat16, {batch, seqlen_k, nheads_k, headdim});
+  return problem;
+}
+
+DeviceInfo h200() { return *device_from_name("sm_90"); }
+
+planner::KernelConfig configure(const AttentionProblem& problem, const DeviceInfo& device) {
+  return kDecode.configure(problem, make_geometry(problem), device);
+}
+
+std::string refusal(const AttentionProblem& problem) {
+  return kDecode.supports(problem, make_geometry(problem), h200()).message();
+}
+
+TEST(CudaDecodePlan, FewHeadsAreSplitOverClusters) {
+  EXPECT_EQ(configure(decode_problem(1, 16, 16, 8192), h200()).cluster_size, 4);
+  EXPECT_EQ(configure(decode_problem(1, 32, 8, 8192), h200()).cluster_size, 8);
+  EXPECT_EQ(configure(decode_problem(1, 16, 16, 200), h200()).cluster_size, 1);  // too few keys
+  const planner::KernelConfig config = configure(decode_problem(1, 16, 16, 8192), h200());
+  EXPECT_EQ(config.num_splits, config.cluster_size);
+  EXPECT_EQ(config.num_blocks, 0);
+  EXPECT_EQ(config.workspace_bytes(), 0);
+  ASSERT_FALSE(config.notes.empty());
+  EXPECT_EQ(config.notes.front(),
+            "keys are split 4 ways: 16 tiles of heads alone would use 16 of 132 multiprocessors");
+}
+
+TEST(CudaDecodePlan, WithoutClustersTheWorkIsShared) {
+  const DeviceInfo a100 = *device_from_name("sm_80");
+  const planner::KernelConfig config = configure(decode_problem(1, 16, 16, 8192), a100);
+  EXPECT_EQ(config.cluster_size, 1);
+  EXPECT_EQ(config.num_blocks % a100.num_sms, 0);
+  EXPECT_GT(config.num_blocks, 0);
+}
+
+TEST(CudaDecodePlan, ManyHeadsOfOneLengthAreNotSplit) {
+  const planner::KernelConfig config = configure(decode_problem(64, 32, 8, 4096), h200());
+  EXPECT_EQ(config.num_splits, 1);
+  EXPECT_EQ(config.num_blocks, 0);
+}
+
+TEST(CudaDecodePlan, LengthsOnTheDeviceAreBalanced) {
+  AttentionProblem problem = decode_problem(64, 32, 8, 131072);
+  problem.seqused_k = TensorSpec::contiguous(DType::kInt32, {64});
+  const planner::KernelConfig config = configure(problem, h200());
+  EXPECT_EQ(config.num_blocks, 2 * 132);
+  EXPECT_EQ(config.split_keys, 0);
+  EXPECT_GT(config.workspace_bytes(), 0);
+  // Two results a block, whatever the cache's capacity.
+  problem.k = problem.v = TensorSpec::contiguous(DType::kFloat16, {64, 1024, 8, 128});
+  EXPECT_EQ(configure(problem, h200()).workspace_bytes(), config.workspace_bytes());
+}
+
+TEST(CudaDecodePlan, BatchInvariantSplitsAreOfTheSequenceAlone) {
+  for (const std::int64_t batch : {1, 3, 64, 4096}) {
+    for (const char* device : {"sm_80", "sm_90", "sm_120"}) {
+      AttentionProblem problem = decode_problem(batch, 32, 8, 8192);
+      problem.batch_invariant = true;
+      const planner::KernelConfig config = configure(problem, *device_from_name(device));
+      EXPECT_EQ(config.split_keys, decode::kInvariantSplitKeys);
+      EXPECT_GT(config.num_blocks, 0);
+      // Keys are dealt to the warps: their number must not follow the batch either.
+      AttentionProblem alone = decode_problem(1, 32, 8, 8192);
+      alone.batch_invariant = true;
+      EXPECT_EQ(config.num_threads, configure(alone, *device_from_name(device)).num_threads);
+    }
+  }
+  AttentionProblem huge = decode_problem(1, 8, 8, std::int64_t{1} << 24);
+  huge.batch_invariant = true;
+  const planner::KernelConfig config = configure(huge, h200());
+  EXPECT_GT(config.split_keys, decode::kInvariantSplitKeys);
+  EXPECT_LE((std::int64_t{1} << 24) / config.split_keys, decode::kMaxMergedParts);
+}
+
+TEST(CudaDecodePlan, RowsOfAGroupAndOfSeveralTokensShareTiles) {
+  AttentionProblem problem = decode_problem(1, 32, 8, 4096);
+  EXPECT_EQ(configure(problem, h200()).tile.m, 8);  // 4 rows of a KV head
+  problem.q = problem.out = TensorSpec::contiguous(DType::kFloat16, {1, 16, 32, 128});
+  EXPECT_EQ(configure(problem, h200()).tile.m, 32);  // 64 rows
+  EXPECT_EQ(decode::row_tiles_per_sequence(make_geometry(problem), 32), 2);
+}
+
+TEST(CudaDecodePlan, EveryShapeFitsInTheSharedMemoryOfSmallGpus) {
+  for (const char* name : {"sm_80", "sm_90", "sm_120"}) {
+    const DeviceInfo device = *device_from_name(name);
+    for (const std::int64_t headdim : {1, 64, 96, 128, 200, 256, 320, 512}) {
+      for (const std::int64_t tokens : {1, 16}) {
+        for (const std::int64_t batch : {1, 64, 4096}) {
+          for (const bool invariant : {false, true}) {
+            AttentionProblem problem = decode_problem(batch, 16, 2, 4096, headdim);
+            problem.q = problem.out =
+                TensorSpec::contiguous(DType::kFloat16, {batch, tokens, 16, headdim});
+            problem.batch_invariant = invariant;
+            const AttentionGeometry geometry = make_geometry(problem);
+            const planner::KernelConfig config = configure(problem, device);
+            const decode::SharedLayout layout = decode::shared_layout(
+                decode::headdim_tile(geometry), static_cast<int>(config.tile.m),
+                static_cast<int>(config.num_threads / 32), static_cast<int>(config.num_stages),
+                config.num_splits > 1 ? static_cast<int>(config.num_splits) : 0,
+                config.num_blocks > 0 ? static_cast<int>(batch) : 0);
+            EXPECT_LE(layout.total, device.smem_per_block_bytes)
+                << name << " headdim " << headdim << " tokens " << tokens << " batch " << batch;
+            EXPECT_GE(config.num_stages, 2);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(CudaDecodePlan, RefusesWithTheFieldAndTheLimit) {
+  AttentionProblem problem = decode_problem(1, 8, 8, 64);
+  problem.q = problem.out = TensorSpec::contiguous(DType::kFloat16, {1, 17, 8, 128});
+  EXPECT_EQ(refusal(problem), "seqlen_q 17: cuda_decode takes at most 16 query tokens a sequence");
+
+  problem = decode_problem(1, 8, 8, 64);
+  problem.q.dtype = problem.k.dtype = problem.v.dtype = problem.out.dtype = DType::kFloat32;
+  EXPECT_EQ(refusal(problem), "dtype fp32: cuda_decode takes fp16 and bf16");
+
+  problem = decode_problem(1, 8, 8, 64);
+  problem.bias = TensorSpec::contiguous(DType::kFloat32, {1, 1, 1, 64});
+  EXPECT_EQ(refusal(problem), "cuda_decode takes no bias");
+
+  problem = decode_problem(1, 8, 8, 64);
+  problem.dropout_p = 0.5f;
+  EXPECT_EQ(refusal(problem), "cuda_decode takes no dropout");
+
+  EXPECT_EQ(refusal(decode_problem(1, 1, 1, (std::int64_t{1} << 29) + 1)),
+            "seqlen_k 536870913: cuda_decode takes at most 536870912");
+
+  problem = decode_problem(4097, 8, 8, 64);
+  EXPECT_EQ(refusal(problem), "");
+  problem.batch_invariant = true;
+  EXPECT_EQ(refusal(problem), "batch 4097 with batch_invariant: cuda_decode takes at most 4096");
+
+  problem = decode_problem(1, 8, 8, 64);
+  problem.q = problem.out = TensorSpec::contiguous(DType::kFloat16, {4, 8, 128});
+  problem.cu_seqlens_q = TensorSpec::contiguous(DType::kInt32, {2});
+  EXPECT_EQ(refusal(problem), "");
+  problem.batch_invariant = true;
+  EXPECT_EQ(refusal(problem),
+            "packed q with batch_invariant: the longest query of the batch would decide whether "
+            "cuda_decode takes it");
+
+  EXPECT_EQ(refusal(decode_problem(65536, 8, 8, 64)),
+            "batch 65536, nheads_k 8, seqlen_q 1: cuda_decode takes a batch, and nheads_k times "
+            "seqlen_q, of at most 65535");
+
+  problem = decode_problem(1, 8, 8, 64);
+  problem.q = problem.out = TensorSpec::contiguous(DType::kFloat16, {1 << 28, 8, 128});
+  problem.cu_seqlens_q = TensorSpec::contiguous(DType::kInt32, {65});
+  problem.k = problem.v = TensorSpec::contiguous(DType::kFloat16, {std::int64_t{1} << 31, 8, 128});
+  problem.cu_seqlens_k = TensorSpec::contiguous(DType::kInt32, {65});
+  problem.max_seqlen_q = 1;
+  problem.max_seqlen_k = 64;
+  EXPECT_EQ(refusal(problem), "total_k 2147483648: cuda_decode takes at most 1073741824");
+  problem.q = problem.out = TensorSpec::contiguous(DType::kFloat16, {1 << 28, 64, 128});
+  EXPECT_EQ(refusal(problem),
+            "total_q 268435456 of 8 heads a group: cuda_decode takes at most 1073741824 rows of a "
+            "KV head");
+}
+
+TEST(CudaDecodePlan, ThePlannerTakesItForDecodeAndSaysWhatCausalMeans) {
+  AttentionProblem problem = decode_problem(1, 16, 16, 8192);
+  problem.causal = true;
+  const Result<Explanation> explanation = explain(problem, h200());
+  ASSERT_TRUE(explanation);
+  EXPECT_EQ(explanation->kernel, "cuda_decode");
+  EXPECT_EQ(explanation->notes.back(),
+            "causal with one query token: it sees every key, as without");
+  EXPECT_NE(explanation->configuration.find("clusters of 4"), std::string::npos)
+      << explanation->configuration;
+}
+
+TEST(Divisor, DividesAsTheProcessorDoes) {
+  for (std::uint32_t divisor = 1; divisor < 300; ++divisor) {
+    const Divisor by(divisor);
+    for (const std::int64_t number :
+         {0, 1, 2, 7, 255, 256, 1000, 65535, 1 << 20, 2147483646, 2147483647}) {
+      const auto value = static_cast<std::int32_t>(number);
+      EXPECT_EQ(by.quotient(value), value / static_cast<std::int32_t>(divisor));
+      EXPECT_EQ(by.remainder(value), value % static_cast<std::int32_t>(divisor));
+    }
+  }
+  EXPECT_EQ(Divisor(2147483647).quotient(2147483647), 1);
+  EXPECT_EQ(Divisor(2147483647).quotient(2147483646), 0);
+  EXPECT_EQ(Divisor(1u << 30).quotient(2147483647), 1);
+}
+
+}  // namespace
+}  // namespace foveal::cuda
