@@ -106,7 +106,7 @@ RC_GTEST_PROP(Storage, PagedIsContiguous, ()) {
   cache.k_form = KForm::kCache;
   cache.slack_k = 0;
   cache.slack_k = dense_rows_k(c) - dense_rows_k(cache);  // the same capacity, so the same plan
-  stored_as(c, cache, Match::kBits);
+  stored_as(c, cache, match_of(c));
 }
 
 void packed_or_padded(Pass pass) {
@@ -143,7 +143,7 @@ RC_GTEST_PROP(Storage, AppendAndAttendIsAttendOverBoth, ()) {
   });
   Case whole = c;
   whole.append = 0;
-  stored_as(c, whole, Match::kBits);
+  stored_as(c, whole, match_of(c));
 }
 
 }  // namespace
