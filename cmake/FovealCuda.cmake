@@ -90,7 +90,7 @@ function(foveal_add_cuda_objects target)
   if(FOVEAL_CUDA_RESOURCES)
     # Beside each object OBJECT.ptxas, for tests/resources.
     target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:-Xptxas=-v>")
-    set_target_properties(${target} PROPERTIES CUDA_COMPILER_LAUNCHER
-      "${PROJECT_SOURCE_DIR}/scripts/keep_ptxas_report.sh;${CMAKE_CUDA_COMPILER_LAUNCHER}")
+    set(launcher "${PROJECT_SOURCE_DIR}/scripts/keep_ptxas_report.sh" ${CMAKE_CUDA_COMPILER_LAUNCHER})
+    set_target_properties(${target} PROPERTIES CUDA_COMPILER_LAUNCHER "${launcher}")
   endif()
 endfunction()

@@ -8,6 +8,10 @@ namespace {
 
 constexpr const char* kName = "cuda_append";
 
+/// Of the memory's rate, fp16 on an H200 (bench/results/h200/append_merge.txt).
+constexpr double kCopyingShare = 0.55;
+constexpr double kRotatingShare = 0.41;
+
 Status usable(const DeviceInfo& device) { return require_gpu(kName, device, kPortableSm); }
 
 Status supports(const AttentionProblem& /*problem*/, const AttentionGeometry& /*geometry*/,
@@ -25,7 +29,8 @@ planner::KernelConfig configure(const AttentionProblem& /*problem*/,
 
 double predict(const AttentionProblem& problem, const AttentionGeometry& /*geometry*/,
                const planner::KernelConfig& /*config*/, const DeviceInfo& device) {
-  return roofline_us(attention_work(problem), DType::kFloat32, device, {});
+  return roofline_us(attention_work(problem), DType::kFloat32, device,
+                     {.memory = problem.rotary_cos.present() ? kRotatingShare : kCopyingShare});
 }
 
 #if FOVEAL_WITH_CUDA

@@ -9,6 +9,9 @@ namespace {
 
 constexpr const char* kName = "cuda_merge";
 
+/// Of the memory's rate, fp16 on an H200 (bench/results/h200/append_merge.txt).
+constexpr double kMemoryShare = 0.6;
+
 Status usable(const DeviceInfo& device) { return require_gpu(kName, device, kPortableSm); }
 
 Status supports(const AttentionProblem& /*problem*/, const AttentionGeometry& /*geometry*/,
@@ -26,7 +29,7 @@ planner::KernelConfig configure(const AttentionProblem& /*problem*/,
 
 double predict(const AttentionProblem& problem, const AttentionGeometry& /*geometry*/,
                const planner::KernelConfig& /*config*/, const DeviceInfo& device) {
-  return roofline_us(attention_work(problem), DType::kFloat32, device, {});
+  return roofline_us(attention_work(problem), DType::kFloat32, device, {.memory = kMemoryShare});
 }
 
 #if FOVEAL_WITH_CUDA
