@@ -1,7 +1,7 @@
 // Times every configuration of cuda_decode on the decode shapes that people run, beside a kernel
 // that only reads: what the planner's choices in src/cuda/portable/decode/config.cpp come from.
 //
-//   build/cuda/bin/foveal_decode_sweep [shape]      (on a machine with a GPU)
+//   build/cuda/bin/foveal_decode_sweep [--planned] [shape]      (on a machine with a GPU)
 //
 // Cold L2: launches rotate over buffers of 200 MB and more in one graph. Candidates are timed turn
 // by turn, the median of 9 rounds is printed in microseconds and over that of the best reader.
@@ -238,7 +238,8 @@ std::vector<KernelConfig> configurations(const Shape& shape,
   return list;
 }
 
-void measure(const Shape& shape) {
+/// `all`: every configuration; otherwise only what the planner takes.
+void measure(const Shape& shape, bool all) {
   const AttentionProblem problem = problem_of(shape);
   const foveal::AttentionGeometry geometry = foveal::make_geometry(problem);
   const auto device = foveal::device_info(foveal::Device::cuda(0));
@@ -296,8 +297,10 @@ void measure(const Shape& shape) {
   AttentionProblem invariant = problem;
   invariant.batch_invariant = true;
   add("INVARIANT", entry->configure(invariant, geometry, *device));
-  for (const KernelConfig& config : configurations(shape, geometry, planned, *device)) {
-    add(name_of(config), config);
+  if (all) {
+    for (const KernelConfig& config : configurations(shape, geometry, planned, *device)) {
+      add(name_of(config), config);
+    }
   }
   constexpr std::size_t kRounds = 9;
   for (std::size_t round = 0; round < kRounds; ++round) {
@@ -329,8 +332,12 @@ void measure(const Shape& shape) {
 
 int main(int argc, char** argv) {
   check(cudaStreamCreate(&stream), "stream");
+  const bool all = argc < 2 || std::string(argv[1]) != "--planned";
+  const int first = all ? 1 : 2;
   for (const Shape& shape : kShapes) {
-    if (argc < 2 || std::string(shape.name).find(argv[1]) != std::string::npos) measure(shape);
+    if (argc <= first || std::string(shape.name).find(argv[first]) != std::string::npos) {
+      measure(shape, all);
+    }
   }
   return 0;
 }
