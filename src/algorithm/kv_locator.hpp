@@ -28,15 +28,13 @@ struct KvLayout {
 FOVEAL_HOST_DEVICE constexpr std::int64_t kv_row_offset(const KvLayout& layout,
                                                         const std::int32_t* pages,
                                                         std::int64_t base, std::int64_t page_stride,
-                                                        std::int64_t row_stride,
-                                                        std::int64_t row) {
+                                                        std::int64_t row_stride, std::int64_t row) {
   if (pages == nullptr) return base + row * row_stride;
   // Rows and page sizes are below 2^32, and a GPU divides 64-bit numbers slowly.
   const auto row_in_table = static_cast<std::uint32_t>(row);
   const auto page_size = static_cast<std::uint32_t>(layout.page_size);
-  const std::int64_t page =
-      clamp_to<std::int64_t>(pages[(row_in_table / page_size) * layout.block_table_page_stride], 0,
-                             layout.num_pages - 1);
+  const std::int64_t page = clamp_to<std::int64_t>(
+      pages[(row_in_table / page_size) * layout.block_table_page_stride], 0, layout.num_pages - 1);
   return base + page * page_stride + (row_in_table % page_size) * row_stride;
 }
 
