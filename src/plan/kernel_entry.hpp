@@ -29,6 +29,7 @@ struct KernelConfig {
   std::int64_t num_splits = 1;  ///< Of the keys; > 1 needs a merge.
   std::int64_t split_keys = 0;  ///< Fixed keys a split (batch_invariant); 0: by num_splits.
   std::int64_t num_stages = 0;
+  std::int64_t num_chunks = 1;    ///< CUDA: pieces that a block of keys arrives in.
   std::int64_t num_threads = 0;   ///< CPU: workers. CUDA: threads a block.
   std::int64_t num_blocks = 0;    ///< CUDA: blocks that share all work evenly; 0: one a tile.
   std::int64_t cluster_size = 1;  ///< CUDA: blocks of a cluster.

@@ -8,6 +8,9 @@
 
 namespace foveal::cuda::portable {
 
+/// A tile's keys are split into at most so many parts.
+inline constexpr int kMaxForwardSplits = 128;
+
 /// A launch has one block for each (tile of query rows, head, split of the keys).
 struct ForwardSchedule {
   std::int32_t tile_m = 0;

@@ -11,13 +11,13 @@ namespace {
 
 using planner::KernelConfig;
 
-/// In the order of preference: narrow before wide, many rows before few.
+/// In the order of preference: narrow before wide, much shared memory before little.
 constexpr std::array kHalfTiles = {
-    ForwardHdim32Plain::tile,  ForwardHdim32::tile,       ForwardHdim64Plain::tile,
-    ForwardHdim64::tile,       ForwardHdim96Plain::tile,  ForwardHdim96::tile,
-    ForwardHdim128Plain::tile, ForwardHdim128::tile,      ForwardHdim192::tile,
-    ForwardHdim192Small::tile, ForwardHdim256::tile,      ForwardHdim256Small::tile,
-    ForwardHdim512::tile,      ForwardHdim512Small::tile,
+    ForwardHdim32Plain::tile,  ForwardHdim64Plain::tile,  ForwardHdim64::tile,
+    ForwardHdim96Plain::tile,  ForwardHdim128Plain::tile, ForwardHdim128::tile,
+    ForwardHdim192::tile,      ForwardHdim192Small::tile, ForwardHdim256::tile,
+    ForwardHdim256Small::tile, ForwardHdim512::tile,      ForwardHdim512Medium::tile,
+    ForwardHdim512Small::tile,
 };
 constexpr std::array kFloatTiles = {ForwardFp32Hdim64::tile, ForwardFp32Hdim128::tile,
                                     ForwardFp32Hdim256::tile, ForwardFp32Hdim512::tile};
@@ -26,16 +26,13 @@ constexpr bool fits(const ForwardTile& tile, int element_bytes, std::int64_t byt
   return tile.layout(element_bytes).bytes <= bytes;
 }
 
-/// A problem that isn't plain must find a tile of its width in any GPU's shared memory; the others
-/// fit in a large one.
+/// The last tile takes any problem on any GPU, so that there always is one.
 template <std::size_t kCount>
 constexpr bool all_fit(const std::array<ForwardTile, kCount>& tiles, int element_bytes) {
-  for (std::size_t i = 0; i < kCount; ++i) {
-    const bool last = i + 1 == kCount || tiles[i + 1].d != tiles[i].d;
-    if (last && tiles[i].plain) return false;
-    if (!fits(tiles[i], element_bytes, last ? kSmallSharedBytes : kLargeSharedBytes)) return false;
+  for (const ForwardTile& tile : tiles) {
+    if (!fits(tile, element_bytes, kLargeSharedBytes)) return false;
   }
-  return true;
+  return !tiles.back().plain && fits(tiles.back(), element_bytes, kSmallSharedBytes);
 }
 static_assert(all_fit(kHalfTiles, 2) && all_fit(kFloatTiles, 4));
 
@@ -56,19 +53,23 @@ constexpr double kMinPackGain = 1.1;
 constexpr std::int64_t kMinSplitBlocks = 4;
 constexpr std::int64_t kMinSplitBlocksOfManyRows = 16;
 constexpr std::int64_t kFewPartialBytes = 4 << 20;
-constexpr std::int64_t kMaxSplits = 128;
 
 /// The combining launch by itself.
 constexpr double kCombineUs = 2.5;
 
-/// Share of the device's matrix and read rates that a full machine attains.
-Efficiency tile_efficiency(const ForwardTile& tile, DType dtype) {
-  if (dtype == DType::kFloat32) return {.compute = 0.3, .memory = 0.7};
-  return {.compute = tile.d <= 64 ? 0.32 : 0.36, .memory = 0.7};
+/// Share of the device's matrix rate that the products of a full machine attain, causal and 16K
+/// (bench/results/h200/portable_fwd.txt): of tiles by their padded width.
+double compute_share(const ForwardTile& tile, DType dtype) {
+  if (dtype == DType::kFloat32) return 0.25;
+  if (tile.d == 32) return 0.28;
+  if (tile.d <= 128) return tile.plain ? 0.42 : 0.3;
+  const bool small = tile.num_warps == 4;
+  return small ? 0.27 : 0.34;
 }
+constexpr double kReadShare = 0.7;
 
 /// Bytes of L2 cache that the keys of one section of heads may fill.
-constexpr std::int64_t kSectionBytes = 24 << 20;
+constexpr std::int64_t kSectionBytes = 32 << 20;
 
 /// Query rows of a typical sequence.
 std::int64_t typical_rows(const AttentionGeometry& geometry) {
@@ -109,7 +110,8 @@ std::int64_t choose_num_splits(const AttentionGeometry& geometry, const ForwardT
   if (tiles == 0 || 4 * tiles > 3 * resident) return 1;
   const std::int64_t min_blocks =
       partial_bytes(tiles, tile) <= kFewPartialBytes ? kMinSplitBlocks : kMinSplitBlocksOfManyRows;
-  const std::int64_t most = min_of(kMaxSplits, max_key_blocks(geometry, tile) / min_blocks);
+  const std::int64_t most =
+      min_of<std::int64_t>(kMaxForwardSplits, max_key_blocks(geometry, tile) / min_blocks);
   return clamp_to<std::int64_t>(resident / tiles, 1, max_of<std::int64_t>(most, 1));
 }
 
@@ -120,7 +122,9 @@ std::int64_t section_of(const AttentionProblem& problem, const AttentionGeometry
                              dtype_bytes(problem.k.dtype) * schedule.group /
                              geometry.qhead_per_khead;
   const std::int64_t pairs = max_of<std::int64_t>(geometry.batch * schedule.heads, 1);
-  return clamp_to<std::int64_t>(kSectionBytes / max_of<std::int64_t>(bytes, 1), 1, pairs);
+  const std::int64_t sections =
+      clamp_to<std::int64_t>(ceil_div(pairs * bytes, kSectionBytes), 1, pairs);
+  return ceil_div(pairs, sections);
 }
 
 }  // namespace
@@ -150,7 +154,7 @@ const ForwardTile& planned_forward_tile(DType dtype, const AttentionGeometry& ge
   const std::span<const ForwardTile> tiles = tiles_of(dtype);
   for (const ForwardTile& tile : tiles) {
     if (tile.d >= padded_headdim(geometry) && tile.m == config.tile.m && tile.n == config.tile.n &&
-        tile.num_threads() == config.num_threads) {
+        tile.num_threads() == config.num_threads && tile.chunks == config.num_chunks) {
       return tile;
     }
   }
@@ -183,6 +187,7 @@ KernelConfig configure_forward(const AttentionProblem& problem, const AttentionG
   KernelConfig config;
   config.tile = {.m = tile.m, .n = tile.n};
   config.num_stages = tile.num_stages;
+  config.num_chunks = tile.chunks;
   config.num_threads = tile.num_threads();
   config.pack_gqa = worth_packing(geometry, tile);
   const std::int64_t tiles = forward_schedule(problem, geometry, config)
@@ -214,7 +219,7 @@ double predict_forward(const AttentionProblem& problem, const AttentionGeometry&
   const double resident =
       static_cast<double>(resident_blocks(tile, static_cast<int>(dtype_bytes(dtype)), device));
   const double blocks = max_of(tiles * static_cast<double>(config.num_splits), 1.0);
-  Efficiency efficiency = tile_efficiency(tile, dtype);
+  Efficiency efficiency{.compute = compute_share(tile, dtype), .memory = kReadShare};
   efficiency.compute *= min_of(1.0, blocks / resident);
   // A multiprocessor asks for so much at a time: few blocks do not fill the memory's pipe.
   efficiency.memory *= min_of(1.0, blocks / static_cast<double>(device.num_sms));

@@ -11,8 +11,8 @@ namespace foveal::cuda::portable {
 
 /// Shared memory of a block that every GPU from sm_86 on has: 99 KiB.
 inline constexpr int kSmallSharedBytes = 99 << 10;
-/// What sm_80 and sm_90 have: 163 KiB, the smaller of the two.
-inline constexpr int kLargeSharedBytes = 163 << 10;
+/// The most that any GPU has: sm_90 and sm_100; sm_80 has 163 KiB.
+inline constexpr int kLargeSharedBytes = 227 << 10;
 
 /// Room for TileState (tile_state.cuh).
 inline constexpr int kTileStateBytes = 512;
@@ -80,7 +80,7 @@ struct ForwardTile {
 
 // fp16 and bf16. Up to 128 columns a warp keeps 32 rows of scores and of out: fewer rows would read
 // k and v from shared memory more often than its bandwidth allows. That leaves no registers for the
-// score terms, which have tiles of their own.
+// score terms, which have two tiles of their own.
 struct ForwardHdim32Plain {
   static constexpr ForwardTile tile{.d = 32,
                                     .m = 128,
@@ -121,60 +121,46 @@ struct ForwardHdim128Plain {
                                     .min_blocks = 2,
                                     .plain = true};
 };
-struct ForwardHdim32 {
-  static constexpr ForwardTile tile{.d = 32, .m = 128, .n = 64, .num_warps = 8};
-};
 struct ForwardHdim64 {
   static constexpr ForwardTile tile{.d = 64, .m = 128, .n = 64, .num_warps = 8};
-};
-struct ForwardHdim96 {
-  static constexpr ForwardTile tile{.d = 96, .m = 128, .n = 64, .num_warps = 8};
 };
 struct ForwardHdim128 {
   static constexpr ForwardTile tile{.d = 128, .m = 128, .n = 64, .num_warps = 8};
 };
 // Wider: out of 32 rows is more than a warp's registers hold, so warps share rows.
 struct ForwardHdim192 {
-  static constexpr ForwardTile tile{
-      .d = 192, .m = 128, .n = 64, .num_warps = 8, .column_groups = 2, .min_blocks = 1};
+  static constexpr ForwardTile tile{.d = 192,
+                                    .m = 128,
+                                    .n = 64,
+                                    .num_warps = 8,
+                                    .column_groups = 2,
+                                    .num_stages = 4,
+                                    .whole_blocks = true};
 };
 struct ForwardHdim192Small {
-  static constexpr ForwardTile tile{
-      .d = 192, .m = 64, .n = 64, .num_warps = 4, .column_groups = 2, .min_blocks = 1};
+  static constexpr ForwardTile tile{.d = 192, .m = 64, .n = 64, .num_warps = 4, .column_groups = 2};
 };
 struct ForwardHdim256 {
   static constexpr ForwardTile tile{
-      .d = 256, .m = 128, .n = 64, .num_warps = 8, .column_groups = 2, .min_blocks = 1};
+      .d = 256, .m = 128, .n = 64, .num_warps = 8, .column_groups = 2};
 };
 struct ForwardHdim256Small {
-  static constexpr ForwardTile tile{.d = 256,
-                                    .m = 64,
-                                    .n = 64,
-                                    .num_warps = 4,
-                                    .column_groups = 2,
-                                    .chunks = 2,
-                                    .num_stages = 3,
-                                    .min_blocks = 1};
+  static constexpr ForwardTile tile{
+      .d = 256, .m = 64, .n = 64, .num_warps = 4, .column_groups = 2, .chunks = 2, .num_stages = 3};
 };
+// Two chunks of 64 KiB and not more of less: every chunk costs a barrier of all warps. 266 against
+// 226 TF/s with four (causal, 8K, H200; bench/results/h200/portable_fwd.txt).
 struct ForwardHdim512 {
-  static constexpr ForwardTile tile{.d = 512,
-                                    .m = 64,
-                                    .n = 128,
-                                    .num_warps = 8,
-                                    .column_groups = 4,
-                                    .chunks = 4,
-                                    .num_stages = 2,
-                                    .min_blocks = 1};
+  static constexpr ForwardTile tile{
+      .d = 512, .m = 64, .n = 128, .num_warps = 8, .column_groups = 4, .chunks = 2};
+};
+struct ForwardHdim512Medium {
+  static constexpr ForwardTile tile{
+      .d = 512, .m = 64, .n = 128, .num_warps = 8, .column_groups = 4, .chunks = 4};
 };
 struct ForwardHdim512Small {
-  static constexpr ForwardTile tile{.d = 512,
-                                    .m = 32,
-                                    .n = 64,
-                                    .num_warps = 4,
-                                    .column_groups = 4,
-                                    .chunks = 4,
-                                    .num_stages = 3,
-                                    .min_blocks = 1};
+  static constexpr ForwardTile tile{
+      .d = 512, .m = 32, .n = 64, .num_warps = 4, .column_groups = 4, .chunks = 4, .num_stages = 3};
 };
 
 // fp32: 16 rows a warp.
@@ -195,14 +181,8 @@ struct ForwardFp32Hdim256 {
                                     .min_blocks = 2};
 };
 struct ForwardFp32Hdim512 {
-  static constexpr ForwardTile tile{.d = 512,
-                                    .m = 16,
-                                    .n = 64,
-                                    .num_warps = 4,
-                                    .column_groups = 4,
-                                    .chunks = 8,
-                                    .num_stages = 3,
-                                    .min_blocks = 1};
+  static constexpr ForwardTile tile{
+      .d = 512, .m = 16, .n = 64, .num_warps = 4, .column_groups = 4, .chunks = 8, .num_stages = 3};
 };
 
 }  // namespace foveal::cuda::portable

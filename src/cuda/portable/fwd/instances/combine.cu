@@ -7,9 +7,13 @@
 namespace foveal::cuda::portable {
 namespace {
 
-constexpr int kCombineWarps = 4;
+/// Rows of a block, one a warp: a row's splits are read one after the other, so that rows must be
+/// spread wide.
+constexpr int kCombineRows = 4;
 /// Columns that a lane merges at a time: two adjacent ones.
 constexpr int kLaneColumns = 2;
+/// Splits that a lane has the weights of.
+constexpr int kLaneSplits = kMaxForwardSplits / 32;
 
 FOVEAL_DEVICE float warp_max(float value) {
 #pragma unroll
@@ -26,42 +30,57 @@ FOVEAL_DEVICE float warp_sum(float value) {
   return value;
 }
 
-/// The partial results of one row: split s lies s * stride rows after the first.
+/// The partial results of one row, by a warp: split s lies s * stride rows after the first. Lane l
+/// knows splits l, l + 32, ...
 struct SplitRows {
   const ForwardPartials& partials;
   std::int64_t first;
   std::int64_t stride;
   int count;
 
-  FOVEAL_DEVICE float lse(int split) const { return partials.lse[first + split * stride]; }
-  FOVEAL_DEVICE float2 out(int split, int column) const {
-    const std::int64_t row = first + split * stride;
-    return *reinterpret_cast<const float2*>(partials.out + row * partials.ld + column);
-  }
-
-  /// log sum exp(lse) over the splits, by a warp; -inf when none has a key for the row.
-  FOVEAL_DEVICE float merged_lse() const {
+  /// The lse of all splits together, -inf when none has a key for the row; `weights` become
+  /// exp(lse of split - lse), 0 for a split without a key.
+  FOVEAL_DEVICE float merge_lse(float (&weights)[kLaneSplits]) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     float max = algorithm::kNegativeInfinity;
-    for (int split = lane; split < count; split += 32) max = fmaxf(max, lse(split));
+#pragma unroll
+    for (int i = 0; i < kLaneSplits; ++i) {
+      const int split = lane + 32 * i;
+      weights[i] =
+          split < count ? partials.lse[first + split * stride] : algorithm::kNegativeInfinity;
+      max = fmaxf(max, weights[i]);
+    }
     max = warp_max(max);
-    if (max == algorithm::kNegativeInfinity) return max;
+    const float offset = algorithm::softmax_offset(max);
     float sum = 0.0f;
-    for (int split = lane; split < count; split += 32) sum += expf(lse(split) - max);
-    return max + logf(warp_sum(sum));
+#pragma unroll
+    for (int i = 0; i < kLaneSplits; ++i) {
+      weights[i] = expf(weights[i] - offset);
+      sum += weights[i];
+    }
+    sum = warp_sum(sum);
+    if (sum == 0.0f) return algorithm::kNegativeInfinity;
+#pragma unroll
+    for (int i = 0; i < kLaneSplits; ++i) weights[i] /= sum;
+    return offset + logf(sum);
   }
 
-  /// sum exp(lse of split - lse) * out of split, in the order of the splits.
-  FOVEAL_DEVICE float2 merged_out(float lse_of_row, int column) const {
+  /// sum weight * out over the splits, in their order. All lanes call it.
+  FOVEAL_DEVICE float2 merge_out(const float (&weights)[kLaneSplits], int column) const {
     float2 sum{0.0f, 0.0f};
-    for (int split = 0; split < count; ++split) {
-      const float split_lse = lse(split);
-      // A split without a key for the row adds nothing, also where no other has one.
-      if (split_lse == algorithm::kNegativeInfinity) continue;
-      const float weight = expf(split_lse - lse_of_row);
-      const float2 part = out(split, column);
-      sum.x += weight * part.x;
-      sum.y += weight * part.y;
+#pragma unroll
+    for (int i = 0; i < kLaneSplits; ++i) {
+      const int end = min_of(count - 32 * i, 32);
+#pragma unroll 4
+      for (int from = 0; from < end; ++from) {
+        const float weight = __shfl_sync(~0u, weights[i], from);
+        if (column >= partials.ld) continue;
+        const std::int64_t row = first + (32 * i + from) * stride;
+        const auto part =
+            *reinterpret_cast<const float2*>(partials.out + row * partials.ld + column);
+        sum.x += weight * part.x;
+        sum.y += weight * part.y;
+      }
     }
     return sum;
   }
@@ -75,30 +94,34 @@ FOVEAL_DEVICE void combine_row(const ForwardArgs& args, const ForwardWork& work,
       static_cast<std::int64_t>(work.tile) * schedule.num_splits * schedule.tile_m;
   const SplitRows splits{args.partials, first_row + (r - work.row_min), schedule.tile_m,
                          schedule.num_splits};
-  const float lse = splits.merged_lse();
+  float weights[kLaneSplits];
+  const float lse = splits.merge_lse(weights);
   const std::int64_t offset = work.offset(args.attention.out.strides, r);
-  for (int column = kLaneColumns * lane; column < args.attention.headdim_v;
-       column += 32 * kLaneColumns) {
-    const float2 value = splits.merged_out(lse, column);
+  for (int first = 0; first < args.attention.headdim_v; first += 32 * kLaneColumns) {
+    const int column = first + kLaneColumns * lane;
+    const float2 value = splits.merge_out(weights, column);
     store_out<Element>(args, offset, column, value.x, value.y);
   }
   if (lane == 0) store_lse(args, work, r, lse);
 }
 
-/// One block a tile; a warp takes every kCombineWarps-th row.
-__global__ void __launch_bounds__(32 * kCombineWarps)
+FOVEAL_HOST_DEVICE constexpr std::int32_t blocks_a_tile(const ForwardSchedule& schedule) {
+  return ceil_div(schedule.tile_m, kCombineRows);
+}
+
+__global__ void __launch_bounds__(32 * kCombineRows)
     portable_fwd_combine(const __grid_constant__ ForwardArgs args) {
+  const auto block = static_cast<std::int32_t>(blockIdx.x);
+  const std::int32_t blocks = blocks_a_tile(args.schedule);
   ForwardWork work;
-  if (!find_work(args.attention, args.schedule, 1, static_cast<std::int32_t>(blockIdx.x), work)) {
-    return;
-  }
+  if (!find_work(args.attention, args.schedule, 1, block / blocks, work)) return;
   const auto warp = static_cast<std::int32_t>(threadIdx.x) / 32;
-  for (std::int32_t r = work.row_min + warp; r < work.row_max; r += kCombineWarps) {
-    switch (args.attention.out_dtype) {
-      case DType::kFloat16: combine_row<__half>(args, work, r); break;
-      case DType::kBFloat16: combine_row<__nv_bfloat16>(args, work, r); break;
-      default: combine_row<float>(args, work, r);
-    }
+  const std::int32_t r = work.row_min + block % blocks * kCombineRows + warp;
+  if (r >= work.row_max) return;
+  switch (args.attention.out_dtype) {
+    case DType::kFloat16: return combine_row<__half>(args, work, r);
+    case DType::kBFloat16: return combine_row<__nv_bfloat16>(args, work, r);
+    default: return combine_row<float>(args, work, r);
   }
 }
 
@@ -106,11 +129,12 @@ __global__ void __launch_bounds__(32 * kCombineWarps)
 
 Status launch_combine(const ForwardArgs& args, void* stream) {
   static SharedMemoryGrant grant;
-  return launch_kernel("portable_fwd_combine", portable_fwd_combine, args,
-                       {.num_blocks = args.schedule.num_tiles(args.attention.batch),
-                        .num_threads = 32 * kCombineWarps,
-                        .stream = stream},
-                       grant);
+  return launch_kernel(
+      "portable_fwd_combine", portable_fwd_combine, args,
+      {.num_blocks = args.schedule.num_tiles(args.attention.batch) * blocks_a_tile(args.schedule),
+       .num_threads = 32 * kCombineRows,
+       .stream = stream},
+      grant);
 }
 
 }  // namespace foveal::cuda::portable

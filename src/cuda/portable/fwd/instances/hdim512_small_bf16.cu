@@ -1,0 +1,10 @@
+#include "cuda/portable/fwd/launch.cuh"
+
+namespace foveal::cuda::portable {
+
+template Status launch_forward<ForwardHdim512Medium, DType::kBFloat16>(const ForwardArgs& args,
+                                                                       void* stream);
+template Status launch_forward<ForwardHdim512Small, DType::kBFloat16>(const ForwardArgs& args,
+                                                                      void* stream);
+
+}  // namespace foveal::cuda::portable
