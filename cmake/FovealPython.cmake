@@ -41,8 +41,8 @@ if(foveal_python_torch STREQUAL "on")
   foveal_find_torch(foveal_torch_root)
   if(NOT EXISTS "${foveal_torch_root}/include/torch/csrc/stable/library.h")
     message(FATAL_ERROR
-      "No torch of 2.10 or later in this Python: install it, name it by FOVEAL_TORCH_ROOT, or build \
-without the operators for PyTorch by FOVEAL_PYTHON_TORCH=off")
+      "FOVEAL_PYTHON=ON, but no torch of 2.10 or later in this Python: install it, name it by \
+FOVEAL_TORCH_ROOT, or leave out the operators for PyTorch by FOVEAL_PYTHON_TORCH=off")
   endif()
   message(STATUS "foveal: operators for PyTorch, against ${foveal_torch_root}")
 

@@ -28,8 +28,9 @@ def from_status(status: int, message: str) -> Exception:
 
 
 def is_not_taken(error: RuntimeError) -> bool:
-    """True for the operator's word that a call is not for it; see csrc/sdpa.hpp."""
-    return str(error).startswith("foveal.NotTaken")
+    """True for the operator's word that a call is not for it (csrc/sdpa.hpp), and for the
+    dispatcher's that its arguments are of other types."""
+    return str(error).startswith(("foveal.NotTaken", "foveal::"))
 
 
 def translated(error: RuntimeError) -> Exception:

@@ -33,14 +33,16 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor,
     value than in key) and what PyTorch refuses is left to PyTorch's own function;
     `foveal.explain(foveal.scaled_dot_product_attention, query, key, value, ...)` says which.
     """
-    if not (_is_compiling() or dropout_p or _is_autocast_enabled() or (
-            _is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad
-                                    or (attn_mask is not None and attn_mask.requires_grad)))):
-        try:
+    try:
+        if not (_is_compiling() or dropout_p or _is_autocast_enabled() or (_is_grad_enabled() and (
+                query.requires_grad or key.requires_grad or value.requires_grad
+                or (attn_mask is not None and attn_mask.requires_grad)))):
             return _sdpa(query, key, value, attn_mask, is_causal, scale, enable_gqa)
-        except RuntimeError as error:
-            if not is_not_taken(error):
-                raise translated(error) from None
+    except AttributeError:  # Not tensors: PyTorch has the message.
+        pass
+    except RuntimeError as error:
+        if not is_not_taken(error):
+            raise translated(error) from None
     return _attend(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
 
 
@@ -50,8 +52,7 @@ def _attend(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gq
     query, key, value, attn_mask = _autocast(*given)
     if reason := why_pytorch(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa):
         note_pytorch(reason)
-        return F.scaled_dot_product_attention(*given, dropout_p, is_causal, scale=scale,
-                                              enable_gqa=enable_gqa)
+        return _by_pytorch(*given, dropout_p, is_causal, scale, enable_gqa)
     batch = _broadcast(*(_padded(t, _rank(query, key, value)).shape[:-3]
                          for t in (query, key, value)))
     q, k, v = _four_dimensional(query, key, value, batch, enable_gqa)
@@ -65,6 +66,8 @@ def _attend(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gq
         else:
             out = _torch_ops.ops.sdpa.default(q, k, v, mask, is_causal, scale, enable_gqa)
     except RuntimeError as error:
+        if is_not_taken(error):
+            return _by_pytorch(*given, dropout_p, is_causal, scale, enable_gqa)
         raise translated(error) from None
     if _rank(query, key, value) == 4:
         return out
@@ -72,10 +75,16 @@ def _attend(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gq
     return out if max(t.dim() for t in (query, key, value)) > 2 else out[0]
 
 
+def _by_pytorch(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa):
+    return F.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal,
+                                          scale=scale, enable_gqa=enable_gqa)
+
+
 def _autocast(query, *others):
     """Under autocast every floating tensor but float64 in its type, as for PyTorch's function."""
     tensors = (query, *others)
-    if not (isinstance(query, Tensor) and torch.is_autocast_enabled(query.device.type)):
+    if not (isinstance(query, Tensor) and query.device.type in ("cpu", "cuda")
+            and torch.is_autocast_enabled(query.device.type)):
         return tensors
     dtype = torch.get_autocast_dtype(query.device.type)
     return tuple(t.to(dtype) if isinstance(t, Tensor) and t.is_floating_point()

@@ -29,7 +29,7 @@ def test_example(script):
 @pytest.mark.parametrize("path", sorted((EXAMPLES / "notebooks").glob("*.ipynb")),
                          ids=lambda path: path.stem)
 def test_notebook(path):
-    """Its cells in order, in one namespace; the plot is drawn, and no output is stored in the file."""
+    """Its cells in order, in one namespace; the plot is drawn, no output is stored in the file."""
     import matplotlib
 
     matplotlib.use("Agg")

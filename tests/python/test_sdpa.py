@@ -193,10 +193,14 @@ def test_what_is_left_to_pytorch(case):
     dict(attn_mask=torch.ones(4, 4, dtype=torch.int32)),
     dict(query=randn(8)),
     dict(dropout_p=1.5),
+    dict(scale="a"),
+    dict(query=[1.0]),
+    dict(attn_mask=3),
+    dict(key=torch.empty(1, 2, 4, 8, device="meta")),
 ))
 def test_pytorch_refuses_what_it_refuses(case):
     arguments = {name: randn(1, 2, 4, 8) for name in ("query", "key", "value")} | case
-    with pytest.raises((RuntimeError, ValueError, IndexError)) as expected:
+    with pytest.raises((RuntimeError, ValueError, IndexError, TypeError)) as expected:
         F.scaled_dot_product_attention(**arguments)
     with pytest.raises(type(expected.value)):
         sdpa(**arguments)

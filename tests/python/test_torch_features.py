@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 import foveal
 from foveal import _torch_ops
+from foveal.flash_attn import flash_attn_func
 from package_cases import DEVICES, randn
 
 sdpa = foveal.scaled_dot_product_attention
@@ -251,6 +252,12 @@ def test_gradcheck(is_causal):
     torch.autograd.gradcheck(
         lambda *t: sdpa(*t, is_causal=is_causal), (q, k, v) if mask is None else (q, k, v, mask),
         eps=1e-2, atol=2e-3, rtol=2e-2, fast_mode=False)
+
+
+def test_meta_tensors():
+    q, k, v = qkv(device="meta")
+    assert sdpa(q, k, v).device.type == "meta" and sdpa(q, k, v, dropout_p=0.5).shape == q.shape
+    assert flash_attn_func(q, k, v, causal=True).shape == q.shape
 
 
 def test_fake_tensors():

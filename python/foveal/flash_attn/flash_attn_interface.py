@@ -178,8 +178,8 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
     at cache_seqlens.
 
     The cache is [batch_cache, capacity, nheads_k, headdim], of which `cache_batch_idx` int32
-    [batch] may choose rows, or pages [num_pages, page_size, nheads_k, headdim] with `block_table` int32
-    [batch, max_pages]. `cache_seqlens` int32 [batch], or one number for all, is what is in use
+    [batch] may choose rows, or pages [num_pages, page_size, nheads_k, headdim] with `block_table`
+    int32 [batch, max_pages]. `cache_seqlens` int32 [batch], or one number for all, is what is in use
     before the call; without it the whole cache is. `cache_leftpad` int32 [batch] keys at the front
     are skipped. `rotary_cos` and `rotary_sin` are [positions, rotary_dim / 2]. The planner chooses
     its splits by itself: `num_splits` is taken and not needed. There is no gradient.
