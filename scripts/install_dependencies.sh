@@ -84,6 +84,7 @@ case "${1:-}" in
     need_test
     need_clang
     need_packages libomp-16-dev
+    need_command cargo cargo
     need_command clang-format-16 clang-format-16
     ;;
   *)
