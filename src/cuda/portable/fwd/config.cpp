@@ -3,6 +3,7 @@
 #include <array>
 #include <span>
 
+#include "core/format.hpp"
 #include "core/integer.hpp"
 #include "cuda/device_rules.hpp"
 
@@ -71,6 +72,13 @@ constexpr double kReadShare = 0.7;
 /// Bytes of L2 cache that the keys of one section of heads may fill.
 constexpr std::int64_t kSectionBytes = 32 << 20;
 
+/// Says where copies go element by element, whatever the pointers are.
+void note_element_copies(const char* name, const TensorSpec& spec, KernelConfig& config) {
+  if (can_be_whole_units(spec)) return;
+  config.notes.push_back(concat(name, ": its rows are not adjacent units of 16 bytes (",
+                                spec.to_string(), "); they are copied element by element"));
+}
+
 /// Query rows of a typical sequence.
 std::int64_t typical_rows(const AttentionGeometry& geometry) {
   if (!geometry.packed_q) return geometry.seqlen_q;
@@ -128,6 +136,21 @@ std::int64_t section_of(const AttentionProblem& problem, const AttentionGeometry
 }
 
 }  // namespace
+
+bool rows_can_begin_at(const TensorSpec& spec, std::int64_t bytes) {
+  const std::int64_t alignment = bytes / dtype_bytes(spec.dtype);
+  const auto last = static_cast<std::size_t>(spec.rank - 1);
+  if (spec.strides[last] != 1 && spec.shape[last] != 1) return false;
+  for (std::size_t axis = 0; axis < last; ++axis) {
+    if (spec.shape[axis] > 1 && spec.strides[axis] % alignment != 0) return false;
+  }
+  return true;
+}
+
+bool can_be_whole_units(const TensorSpec& spec) {
+  const std::int64_t columns = spec.shape[static_cast<std::size_t>(spec.rank - 1)];
+  return columns * dtype_bytes(spec.dtype) % 16 == 0 && rows_can_begin_at(spec, 16);
+}
 
 bool has_score_terms(const AttentionProblem& problem, const AttentionGeometry& geometry) {
   return problem.softcap > 0 || problem.alibi_slopes.present() || problem.bias.present() ||
@@ -201,6 +224,9 @@ KernelConfig configure_forward(const AttentionProblem& problem, const AttentionG
     config.workspace = {{"out of the splits", partial_bytes(slots, tile)},
                         {"lse of the splits", slots * tile.m * 4}};
   }
+  note_element_copies("q", problem.q, config);
+  note_element_copies("k", problem.k, config);
+  note_element_copies("v", problem.v, config);
   return config;
 }
 

@@ -29,6 +29,13 @@ enum class ForwardPart : std::size_t { kOut = 0, kLse = 1 };
 [[nodiscard]] bool has_score_terms(const AttentionProblem& problem,
                                    const AttentionGeometry& geometry);
 
+/// Whether the rows of an operand can begin at multiples of `bytes`, their elements adjacent: that
+/// they do is then a matter of the pointer's alignment.
+[[nodiscard]] bool rows_can_begin_at(const TensorSpec& spec, std::int64_t bytes);
+
+/// The same for rows that are copied 16 bytes at a time, whole (RowElements::whole_units).
+[[nodiscard]] bool can_be_whole_units(const TensorSpec& spec);
+
 /// How the blocks of a launch are numbered, as `config` has decided.
 [[nodiscard]] ForwardSchedule forward_schedule(const AttentionProblem& problem,
                                                const AttentionGeometry& geometry,

@@ -116,27 +116,13 @@ constexpr Launch launch_of(const ForwardTile& tile, DType dtype) {
   return nullptr;
 }
 
-/// Whether `count` elements of stride `stride` begin at multiples of `alignment` elements.
-bool aligned(std::int64_t count, std::int64_t stride, std::int64_t alignment) {
-  return count <= 1 || stride % alignment == 0;
-}
-
-/// Whether every row of an operand begins at a multiple of `bytes` and is adjacent elements.
-bool rows_begin_at(const TensorSpec& spec, const void* data, std::int64_t bytes) {
-  const std::int64_t alignment = bytes / dtype_bytes(spec.dtype);
-  const auto last = static_cast<std::size_t>(spec.rank - 1);
-  bool whole = reinterpret_cast<std::uintptr_t>(data) % static_cast<std::uintptr_t>(bytes) == 0 &&
-               (spec.strides[last] == 1 || spec.shape[last] == 1);
-  for (std::size_t axis = 0; axis < last; ++axis) {
-    whole = whole && aligned(spec.shape[axis], spec.strides[axis], alignment);
-  }
-  return whole;
+bool is_aligned(const void* data, std::int64_t bytes) {
+  return reinterpret_cast<std::uintptr_t>(data) % static_cast<std::uintptr_t>(bytes) == 0;
 }
 
 /// See RowElements::whole_units.
 bool whole_units(const TensorSpec& spec, const void* data) {
-  const std::int64_t columns = spec.shape[static_cast<std::size_t>(spec.rank - 1)];
-  return columns * dtype_bytes(spec.dtype) % 16 == 0 && rows_begin_at(spec, data, 16);
+  return is_aligned(data, 16) && can_be_whole_units(spec);
 }
 
 ForwardArgs make_args(const planner::LaunchContext& context, const ForwardTile& tile) {
@@ -148,7 +134,9 @@ ForwardArgs make_args(const planner::LaunchContext& context, const ForwardTile& 
   args.q_whole_units = whole_units(problem.q, tensors.q);
   args.k_whole_units = whole_units(problem.k, tensors.k);
   args.v_whole_units = whole_units(problem.v, tensors.v);
-  args.out_in_pairs = rows_begin_at(problem.out, tensors.out, 2 * dtype_bytes(problem.out.dtype));
+  const std::int64_t pair_bytes = 2 * dtype_bytes(problem.out.dtype);
+  args.out_in_pairs =
+      is_aligned(tensors.out, pair_bytes) && rows_can_begin_at(problem.out, pair_bytes);
   const ScoreArgs& score = args.attention.score;
   args.has_score_terms = has_score_terms(problem, context.geometry);
   if (score.softcap > 0) {
