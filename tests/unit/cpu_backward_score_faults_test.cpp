@@ -183,7 +183,8 @@ TEST(CpuBackwardScoreFaults, Nr20_GroupsInCausalAndPackedTraining) {
     c.group = group;
     BuiltCase packed(c);
     run_gradient_probe(packed);
-    expect_value(packed, "dv", static_cast<double>(group), 1e-5);
+    // 130 * group equal terms, one after the other in fp32.
+    expect_value(packed, "dv", static_cast<double>(group), 2e-6 * static_cast<double>(group));
   }
 }
 

@@ -8,7 +8,7 @@
 
 namespace foveal::cpu::avx512_bf16 {
 
-#if FOVEAL_WITH_AVX512_BF16
+#if defined(__x86_64__)
 namespace {
 
 std::optional<TileMath> make_table() {

@@ -11,9 +11,6 @@ namespace {
 using planner::KernelConfig;
 using planner::TileShape;
 
-/// Of a second-level cache whose size the system doesn't say.
-constexpr std::int64_t kLeastL2Bytes = 1 << 20;
-
 /// Products of a tile that attention_work() counts, and those that dbias needs besides.
 constexpr double kProductsCounted = 5.0;
 constexpr double kProductsOfDbias = 2.0;
@@ -104,16 +101,6 @@ BackwardScratch::BackwardScratch(Slab& slab, const TileMath& math, const TileSha
   dbias = slab.take<double>(tile_floats(tile.m, tile.n));
 }
 
-TileShape backward_tile(const AttentionGeometry& geometry, const TileMath& math,
-                        std::int64_t l2_bytes) {
-  TileShape tile;
-  for (const TileShape& candidate : kBackwardTiles) {
-    tile = candidate;
-    if (scratch_bytes(math, tile, geometry) <= max_of(l2_bytes, kLeastL2Bytes)) break;
-  }
-  return tile;
-}
-
 DqSums::Extent dq_extent(const AttentionProblem& problem, const AttentionGeometry& geometry,
                          const KernelConfig& config) {
   if (!problem.dq.present()) return {};
@@ -130,7 +117,7 @@ KernelConfig configure_backward(const AttentionProblem& problem, const Attention
                                 const DeviceInfo& device) {
   const TileMath& math = tile_math(operand_dtype(problem), device.isa);
   KernelConfig config;
-  config.tile = backward_tile(geometry, math, device.l2_bytes);
+  config.tile = kBackwardTile;
   config.isa = math.name;
   config.pack_gqa = geometry.qhead_per_khead > 1;
   config.num_threads = clamp_to<std::int64_t>(worth_workers(backward_work(problem), device), 1,

@@ -11,12 +11,12 @@
 
 namespace foveal::cpu {
 
-/// Packed rows (the query heads of a KV head share a tile) and keys of a tile, the most first.
-inline constexpr planner::TileShape kBackwardTiles[] = {
-    {.m = 64, .n = 128}, {.m = 64, .n = 64}, {.m = 32, .n = 64}};
+/// Packed rows (the query heads of a KV head share a tile) and keys of a tile: whole blocks of rows
+/// of every table both ways. A constant, so that the order of all sums is the problem's.
+inline constexpr planner::TileShape kBackwardTile{.m = 96, .n = 144};
 
-static_assert(kBackwardTiles[0].n % kLane == 0 && kBackwardTiles[1].n % kLane == 0);
-static_assert(kBackwardTiles[2].n % 4 == 0, "dropout draws four columns a call");
+static_assert(kBackwardTile.m % kLane == 0 && kBackwardTile.n % kLane == 0);
+static_assert(kBackwardTile.n % 4 == 0, "dropout draws four columns a call");
 
 /// Rows of q over all heads that a plan takes: sizes in bytes then stay far below 2^63.
 inline constexpr std::int64_t kMaxBackwardRows = std::int64_t{1} << 40;
@@ -72,10 +72,6 @@ struct BackwardScratch {
   float* dv = nullptr;      ///< (tile.n, headdim_v)
   double* dbias = nullptr;  ///< (tile.m, tile.n): in double, for bias may repeat very often
 };
-
-/// From the head sizes, the table and the cache alone, so that the order of all sums is.
-[[nodiscard]] planner::TileShape backward_tile(const AttentionGeometry& geometry,
-                                               const TileMath& math, std::int64_t l2_bytes);
 
 /// Accumulators of dq for the tile and workers that `config` has.
 [[nodiscard]] DqSums::Extent dq_extent(const AttentionProblem& problem,

@@ -15,9 +15,6 @@ constexpr std::int64_t kMinSplitKeys = 256;
 /// Items a worker should find, so that the last ones to finish leave little idle.
 constexpr std::int64_t kItemsPerWorker = 4;
 
-/// Of a second-level cache whose size the system doesn't say.
-constexpr std::int64_t kLeastL2Bytes = 1 << 20;
-
 /// Loading an element of k or v into a tile takes as long as so many floating-point operations of
 /// the products; a tile of few rows has little to set against it.
 constexpr double kLoadFlops = 10;
@@ -39,6 +36,17 @@ std::int64_t min_items(const AttentionGeometry& geometry, const TileShape& tile,
                                   ? ceil_div(geometry.total_q * geometry.qhead_per_khead, tile.m)
                                   : max_m_blocks(geometry, tile);
   return max_of<std::int64_t>(blocks * ceil_div(geometry.nheads_k, heads_per_item), 1);
+}
+
+/// The most rows that a sequence can fill, and that leave every worker enough items.
+TileShape choose_tile(const AttentionGeometry& geometry, std::int64_t workers) {
+  const std::int64_t rows = geometry.seqlen_q * geometry.qhead_per_khead;
+  TileShape tile{.m = 0, .n = kForwardKeys};
+  for (const std::int64_t m : kForwardRows) {
+    tile.m = m;
+    if (rows > m / 2 && min_items(geometry, tile, 1) >= kItemsPerWorker * workers) break;
+  }
+  return tile;
 }
 
 /// Whether the rows of different KV heads lie within one row's stride.
@@ -137,20 +145,6 @@ std::int64_t partial_slots(const KernelConfig& config, const AttentionGeometry& 
   return (whole_splits + min_of(whole_splits, geometry.batch)) * geometry.nheads_k;
 }
 
-TileShape forward_tile(const AttentionGeometry& geometry, const TileMath& math,
-                       std::int64_t l2_bytes, std::int64_t workers) {
-  TileShape tile{.m = 0, .n = kForwardKeys};
-  const std::int64_t rows = geometry.seqlen_q * geometry.qhead_per_khead;
-  for (const std::int64_t m : kForwardRows) {
-    tile.m = m;
-    Slab tiles;
-    const ForwardScratch scratch(tiles, math, tile, geometry);
-    const bool fits = tiles.used_bytes() <= max_of(l2_bytes, kLeastL2Bytes) / 4 * 3;
-    if (fits && rows > m / 2 && min_items(geometry, tile, 1) >= kItemsPerWorker * workers) break;
-  }
-  return tile;
-}
-
 void size_workspace(KernelConfig& config, const TileMath& math, const AttentionGeometry& geometry) {
   Slab tiles;
   const ForwardScratch scratch(tiles, math, config.tile, geometry);
@@ -168,7 +162,7 @@ KernelConfig configure_forward(const AttentionProblem& problem, const AttentionG
   KernelConfig config;
   const TileMath& math = tile_math(problem.q.dtype, device.isa);
   const std::int64_t workers = worth_workers(attention_work(problem), device);
-  config.tile = forward_tile(geometry, math, device.l2_bytes, workers);
+  config.tile = choose_tile(geometry, workers);
   config.heads_per_item = choose_heads_per_item(problem, geometry, config.tile);
   config.isa = math.name;
   config.pack_gqa = geometry.qhead_per_khead > 1;

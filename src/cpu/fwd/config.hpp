@@ -87,11 +87,6 @@ struct ForwardPartials {
   }
 };
 
-/// Tile for a problem on a device with so many workers.
-[[nodiscard]] planner::TileShape forward_tile(const AttentionGeometry& geometry,
-                                              const TileMath& math, std::int64_t l2_bytes,
-                                              std::int64_t workers);
-
 /// Slots that the plan's splits can need, from capacities alone; 0 when nothing is split.
 [[nodiscard]] std::int64_t partial_slots(const planner::KernelConfig& config,
                                          const AttentionGeometry& geometry);
