@@ -65,9 +65,15 @@ AttentionTensors step_tensors(const PlanState& state, const PlanStep& step,
   return own;
 }
 
+/// Without query heads a forward has no row; its kernels count on at least one head in a group.
+bool has_rows(const PlanStep& step) {
+  return step.problem.pass != Pass::kForward || step.geometry.nheads_q > 0;
+}
+
 Status launch_steps(const PlanState& state, const AttentionTensors& tensors, std::byte* workspace,
                     void* stream) {
   for (const PlanStep& step : state.steps) {
+    if (!has_rows(step)) continue;
     const AttentionTensors own = step_tensors(state, step, tensors, workspace);
     FOVEAL_RETURN_IF_ERROR(step.entry->launch({.problem = step.problem,
                                                .geometry = step.geometry,

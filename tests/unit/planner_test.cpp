@@ -17,6 +17,7 @@ namespace foveal {
 namespace {
 
 using testing::AllOf;
+using testing::Each;
 using testing::HasSubstr;
 
 constexpr DType kF32 = DType::kFloat32;
@@ -157,6 +158,24 @@ TEST(Plan, ChecksItsWorkspace) {
   EXPECT_THAT(planned->run({}, aligned + 8, bytes).message(),
               HasSubstr("workspace is not aligned to 256 bytes"));
   EXPECT_THAT(planned->run({}, aligned, bytes).message(), HasSubstr("q has no data"));
+}
+
+TEST(Plan, WithoutQueryHeadsAppendsAndWritesNothingElse) {
+  AttentionProblem p = small_append();
+  p.q = p.out = TensorSpec::contiguous(kF32, {1, 4, 0, 16});
+  p.lse = TensorSpec::contiguous(kF32, {1, 0, 4});
+  std::vector<float> guard(64, 7), k(6 * 2 * 16, 1), v = k, appended(2 * 2 * 16, 3);
+  const std::int32_t used = 4;
+  AttentionTensors tensors{.q = guard.data(), .k = k.data(), .v = v.data()};
+  tensors.out = tensors.lse = guard.data();
+  tensors.seqused_k = &used;
+  tensors.k_new = tensors.v_new = appended.data();
+  const Status status = forward(p, tensors, Device::cpu(2));
+  ASSERT_TRUE(status) << status.message();
+  EXPECT_THAT(guard, Each(7.0f));
+  EXPECT_THAT(std::vector<float>(k.begin(), k.begin() + 128), Each(1.0f));
+  EXPECT_THAT(std::vector<float>(k.begin() + 128, k.end()), Each(3.0f));
+  EXPECT_THAT(std::vector<float>(v.begin() + 128, v.end()), Each(3.0f));
 }
 
 TEST(Plan, IsCachedAndSeesChanges) {

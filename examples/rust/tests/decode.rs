@@ -275,8 +275,11 @@ fn empty_caches_and_heads_work() {
     let out = decode_attention(View::new(&q, [2, 4]).unwrap(), empty, empty, 0, None).unwrap();
     assert_eq!(out, [0.0; 8]);
     let no_heads = View::new(&none, [0, 4]).unwrap();
-    let cache = View::new(&none, [0, 9, 4]).unwrap();
-    assert_eq!(decode_attention(no_heads, cache, cache, 5, None).unwrap(), none);
+    let two_heads = [1f32; 2 * 9 * 4];
+    for (data, heads_kv) in [(&none[..], 0), (&two_heads[..], 2)] {
+        let cache = View::new(data, [heads_kv, 9, 4]).unwrap();
+        assert_eq!(decode_attention(no_heads, cache, cache, 5, None).unwrap(), none);
+    }
 }
 
 #[test]
