@@ -1,6 +1,7 @@
 // Products with rows of bf16 where they lie, read once for all rows of A as far as there are
 // registers; no element is converted.
-#if defined(__x86_64__)
+#include "cpu/avx512_bf16/table.hpp"
+#if FOVEAL_WITH_AVX512_BF16
 
 #include "cpu/avx512_bf16/functions.hpp"
 #include "cpu/avx512_bf16/lanes.hpp"

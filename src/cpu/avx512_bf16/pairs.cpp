@@ -1,5 +1,6 @@
 // Rows of bf16 become pairs of rows, and fp32 becomes bf16.
-#if defined(__x86_64__)
+#include "cpu/avx512_bf16/table.hpp"
+#if FOVEAL_WITH_AVX512_BF16
 
 #include "cpu/avx512_bf16/functions.hpp"
 #include "cpu/avx512_bf16/lanes.hpp"

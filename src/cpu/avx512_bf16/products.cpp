@@ -1,6 +1,7 @@
 // Products of tiles of bf16 pairs, laid out as those of fp32 (cpu/simd/products-inl.hpp): blocks of
 // C that stay in registers, fed by a broadcast pair of A and whole vectors of B.
-#if defined(__x86_64__)
+#include "cpu/avx512_bf16/table.hpp"
+#if FOVEAL_WITH_AVX512_BF16
 
 #include "cpu/avx512_bf16/functions.hpp"
 #include "cpu/avx512_bf16/lanes.hpp"

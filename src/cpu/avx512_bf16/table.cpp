@@ -8,7 +8,7 @@
 
 namespace foveal::cpu::avx512_bf16 {
 
-#if defined(__x86_64__)
+#if FOVEAL_WITH_AVX512_BF16
 namespace {
 
 std::optional<TileMath> make_table() {
