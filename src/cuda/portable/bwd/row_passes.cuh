@@ -1,0 +1,224 @@
+// The passes of the backward over single rows: lse and delta before the products, dq's sums and
+// dsinks after them, and the list of tiles of packed sequences.
+#pragma once
+
+#include <cstdint>
+
+#include "algorithm/online_softmax.hpp"
+#include "core/host_device.hpp"
+#include "cuda/portable/bwd/args.hpp"
+#include "cuda/portable/bwd/epilogue.cuh"
+#include "cuda/portable/bwd/score_gradients.cuh"
+#include "cuda/tile/elementwise.cuh"
+
+namespace foveal::cuda::bwd {
+
+inline constexpr int kRowThreads = 256;
+/// Blocks of a pass over all rows, at most: threads then go through more than one item.
+inline constexpr std::int64_t kMaxRowBlocks = std::int64_t{1} << 20;
+
+FOVEAL_DEVICE float sum_of_warp(float value) {
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) {
+    value += __shfl_xor_sync(0xffffffffu, value, distance);
+  }
+  return value;
+}
+
+/// Where a row of all sequences lies: dense rows count through the batch.
+struct RowPlace {
+  std::int64_t b = 0;
+  std::int64_t i = 0;
+};
+FOVEAL_DEVICE RowPlace row_place(const BackwardArgs& args, std::int64_t row) {
+  if (args.rows_per_batch == 0) return {0, row};
+  const Quotient place = divide(row, args.rows_per_batch);
+  return {place.quotient, place.remainder};
+}
+
+/// A value of dout as the products have it: in q's dtype. ds is then that of the rounded dout,
+/// where a difference between dp and delta would not cancel.
+FOVEAL_DEVICE float as_multiplied(DType dtype, float value) {
+  switch (dtype) {
+    case DType::kFloat16: return to_float(from_float<__half>(value));
+    case DType::kBFloat16: return to_float(from_float<__nv_bfloat16>(value));
+    default: return value;
+  }
+}
+
+/// The dot product of a row of dout and of out, by a warp, in the same order for all layouts.
+FOVEAL_DEVICE float dot_of_rows(const BackwardArgs& args, const RowPlace& at, int head,
+                                bool whole_units) {
+  const AttentionArgs& a = args.attention;
+  const DType dtype = args.dout_elements.dtype;
+  const std::int64_t out_row = a.out.strides.offset(at.b, at.i, head);
+  const std::int64_t dout_row = args.dout.strides.offset(at.b, at.i, head);
+  float sum = 0.0f;
+  for (int column = 8 * lane_of_warp(); column < a.headdim_v; column += 256) {
+    float out[8];
+    float dout[8];
+    if (whole_units) {
+      load_floats(a.out_dtype, a.out.data, out_row + column, out);
+      load_floats(dtype, args.dout.data, dout_row + column, dout);
+    } else {
+#pragma unroll
+      for (int e = 0; e < 8; ++e) {
+        const bool there = column + e < a.headdim_v;
+        const std::int64_t from_out = out_row + (column + e) * a.out.strides.dim;
+        const std::int64_t from_dout = dout_row + (column + e) * args.dout.strides.dim;
+        out[e] = there ? load_as_float(a.out_dtype, a.out.data, from_out) : 0.0f;
+        dout[e] = there ? load_as_float(dtype, args.dout.data, from_dout) : 0.0f;
+      }
+    }
+#pragma unroll
+    for (int e = 0; e < 8; ++e) sum = fmaf(out[e], as_multiplied(args.dtype, dout[e]), sum);
+  }
+  return sum_of_warp(sum);
+}
+
+struct StatsArgs {
+  BackwardArgs backward;
+  bool whole_units = false;  ///< out and dout are aligned, adjacent, of whole units of 8.
+};
+
+/// stats = (lse in log2 units, delta - dlse), a warp a row and head. A row that saw nothing has
+/// lse = +inf here: its weights become 0.
+FOVEAL_DEVICE void compute_row_stats(const StatsArgs& stats_args, std::int64_t row, int head) {
+  const BackwardArgs& args = stats_args.backward;
+  const AttentionArgs& a = args.attention;
+  const RowPlace at = row_place(args, row);
+  float delta = dot_of_rows(args, at, head, stats_args.whole_units);
+  if (lane_of_warp() != 0) return;
+  const float lse = a.lse.data[a.lse.strides.offset(at.b, at.i, head)];
+  if (args.dlse.data != nullptr) {
+    delta -= args.dlse.data[args.dlse.strides.offset(at.b, at.i, head)];
+  }
+  const bool saw_nothing = lse == algorithm::kNegativeInfinity;
+  args.stats[head * args.total_q + row] = {
+      saw_nothing ? -algorithm::kNegativeInfinity : lse * kLog2e, saw_nothing ? 0.0f : delta};
+}
+
+static __global__ void __launch_bounds__(kRowThreads)
+    stats_kernel(const __grid_constant__ StatsArgs args) {
+  const int heads = args.backward.attention.nheads_q;
+  const std::int64_t count = args.backward.total_q * heads;
+  const std::int64_t step = gridDim.x * std::int64_t{kRowThreads / 32};
+  // Heads of one row lie side by side in most layouts.
+  for (std::int64_t item = blockIdx.x * std::int64_t{kRowThreads / 32} + warp_of_block();
+       item < count; item += step) {
+    const Quotient row = divide(item, heads);
+    compute_row_stats(args, row.quotient, static_cast<int>(row.remainder));
+  }
+}
+
+/// dq = softmax_scale * sums of 16 columns of a row and head.
+FOVEAL_DEVICE void convert_dq(const BackwardArgs& args, std::int64_t head_row, int first) {
+  const AttentionArgs& a = args.attention;
+  const Quotient row = divide(head_row, args.total_q);
+  const RowPlace at = row_place(args, row.remainder);
+  float sums[16];
+  load_floats(DType::kFloat32, args.dq_sums, head_row * args.dq_ld + first, sums);
+  const std::int64_t to =
+      args.dq.strides.offset(at.b, at.i, row.quotient) + first * args.dq.strides.dim;
+#pragma unroll
+  for (int column = 0; column < 16; column += 2) {
+    store_pair(args.dq.data, args.dq_info, to + column * args.dq.strides.dim, args.dq.strides.dim,
+               a.headdim - first - column, a.score.softmax_scale * sums[dq_place(column)],
+               a.score.softmax_scale * sums[dq_place(column + 1)]);
+  }
+}
+
+static __global__ void __launch_bounds__(kRowThreads)
+    convert_dq_kernel(const __grid_constant__ BackwardArgs args) {
+  const int groups = args.dq_ld / 16;
+  const std::int64_t count = args.total_q * args.attention.nheads_q * groups;
+  const std::int64_t step = gridDim.x * std::int64_t{kRowThreads};
+  for (std::int64_t item = blockIdx.x * std::int64_t{kRowThreads} + threadIdx.x; item < count;
+       item += step) {
+    const Quotient head_row = divide(item, groups);
+    convert_dq(args, head_row.quotient, static_cast<int>(head_row.remainder) * 16);
+  }
+}
+
+struct DsinksArgs {
+  BackwardArgs backward;
+  float* dsinks = nullptr;
+  std::int64_t stride = 0;
+};
+
+/// dsink = -sum of exp(sink - lse) (delta - dlse) over the rows in use, a block a head, in double:
+/// one small term a row.
+static __global__ void __launch_bounds__(kRowThreads)
+    dsinks_kernel(const __grid_constant__ DsinksArgs dsinks_args) {
+  const BackwardArgs& args = dsinks_args.backward;
+  const AttentionArgs& a = args.attention;
+  const auto head = static_cast<int>(blockIdx.x);
+  const float sink_log2 = a.sinks[head * a.sink_stride] * kLog2e;
+  const auto thread = static_cast<int>(threadIdx.x);
+  double sum = 0.0;
+  for (int b = 0; b < a.batch; ++b) {
+    const algorithm::SeqlenInfo lengths = algorithm::seqlen_info(a.lengths, b);
+    const float2* stats = args.stats + head * args.total_q + args.row_index(b, lengths.q_begin);
+    for (std::int64_t i = thread; i < lengths.seqlen_q; i += kRowThreads) {
+      sum -= static_cast<double>(ptx::exp2_approx(sink_log2 - stats[i].x) * stats[i].y);
+    }
+  }
+  __shared__ double sums[kRowThreads];
+  sums[thread] = sum;
+  __syncthreads();
+  for (int half = kRowThreads / 2; half > 0; half /= 2) {
+    if (thread < half) sums[thread] += sums[thread + half];
+    __syncthreads();
+  }
+  if (thread == 0) dsinks_args.dsinks[head * dsinks_args.stride] = static_cast<float>(sums[0]);
+}
+
+struct ListArgs {
+  algorithm::SeqlenSource lengths;
+  std::int32_t batch = 0;
+  std::int32_t held = 0;  ///< Rows of a tile.
+  Side side = Side::kKeys;
+  TileEntry* entries = nullptr;
+  std::int32_t max_entries = 0;
+};
+
+/// entries[0].b = the number of tiles; entries[1 ...]: the sequences in turn, each with its longest
+/// tiles first under a causal mask. One block.
+static __global__ void __launch_bounds__(kRowThreads)
+    list_tiles_kernel(const __grid_constant__ ListArgs args) {
+  __shared__ int first_entry[kRowThreads];
+  const auto thread = static_cast<int>(threadIdx.x);
+  int listed = 0;
+  for (int begin = 0; begin < args.batch; begin += kRowThreads) {
+    const auto tiles_of_sequence = [&](int b) {
+      if (b >= args.batch) return 0;
+      const algorithm::SeqlenInfo info = algorithm::seqlen_info(args.lengths, b);
+      const std::int64_t rows = args.side == Side::kKeys ? info.capacity_k : info.capacity_q;
+      return static_cast<int>(ceil_div<std::int64_t>(rows, args.held));
+    };
+    // Inclusive sums by doubling distances.
+    int sum = tiles_of_sequence(begin + thread);
+    for (int distance = 1; distance < kRowThreads; distance *= 2) {
+      first_entry[thread] = sum;
+      __syncthreads();
+      if (thread >= distance) sum += first_entry[thread - distance];
+      __syncthreads();
+    }
+    first_entry[thread] = sum;
+    __syncthreads();
+    for (int s = warp_of_block(); s < kRowThreads; s += kRowThreads / 32) {
+      const int from = s == 0 ? 0 : first_entry[s - 1];
+      const int tiles = first_entry[s] - from;
+      for (int t = lane_of_warp(); t < tiles; t += 32) {
+        const int entry = listed + from + t;
+        if (entry >= args.max_entries) break;  // lengths that contradict one another
+        args.entries[1 + entry] = {begin + s, args.side == Side::kKeys ? t : tiles - 1 - t};
+      }
+    }
+    listed += first_entry[kRowThreads - 1];
+    __syncthreads();
+  }
+  if (thread == 0) args.entries[0] = {min_of(listed, args.max_entries), 0};
+}
+
+}  // namespace foveal::cuda::bwd
