@@ -28,8 +28,8 @@ FOVEAL_DEVICE Tf32Pair split_tf32(float value) {
   return {big, ptx::round_to_tf32(value - __uint_as_float(big))};
 }
 
-/// c += a . b over 8 of depth, for floats. A value that isn't finite leaves no rest to split: what
-/// it does to the sum, it does through its big part.
+/// c += a . b over 8 of depth, for floats. An infinite value has no rest to speak of (inf - inf):
+/// it makes NaN.
 FOVEAL_DEVICE void multiply_tf32(float (&c)[4], const Tf32Pair (&a)[4], const Tf32Pair& b0,
                                  const Tf32Pair& b1) {
   const std::uint32_t big[4] = {a[0].big, a[1].big, a[2].big, a[3].big};
