@@ -8,6 +8,7 @@ Each figure is the least of many rounds, the callers in turn, since the machine 
 
 import argparse
 import json
+import os
 import platform
 import time
 import timeit
@@ -61,7 +62,7 @@ def main():
         path.write_text(json.dumps({
             "date": time.strftime("%Y-%m-%d"), "cpu": cpu, "torch": torch.__version__,
             "python": platform.python_version(), "foveal": foveal.__version__, "threads": 1,
-            "rows": rows}, indent=1) + "\n")
+            "load_of_the_machine": round(os.getloadavg()[0], 1), "rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
