@@ -47,8 +47,11 @@ FOVEAL_DEVICE TileIndex locate_packed_tile(const AttentionArgs& args,
     const std::int32_t b = first + lane;
     std::int32_t tiles = 0;
     if (b < args.batch) {
-      const std::int64_t rows = algorithm::seqlen_info(args.lengths, b).capacity_q * schedule.group;
-      tiles = static_cast<std::int32_t>(ceil_div<std::int64_t>(rows, schedule.tile_m));
+      // Below 2^31, as entry.cpp checks; a GPU divides 64-bit numbers slowly.
+      const auto rows = static_cast<std::uint32_t>(
+          algorithm::seqlen_info(args.lengths, b).capacity_q * schedule.group);
+      tiles =
+          static_cast<std::int32_t>(ceil_div(rows, static_cast<std::uint32_t>(schedule.tile_m)));
     }
     std::int32_t end = tiles;
 #pragma unroll

@@ -10,6 +10,8 @@ namespace {
 /// Rows of a block, one a warp: a row's splits are read one after the other, so that rows must be
 /// spread wide.
 constexpr int kCombineRows = 4;
+/// Blocks that a multiprocessor is to hold: leaves 64 registers a thread.
+constexpr int kCombineBlocks = 8;
 /// Columns that a lane merges at a time: two adjacent ones.
 constexpr int kLaneColumns = 2;
 /// Splits that a lane has the weights of.
@@ -60,8 +62,9 @@ struct SplitRows {
     }
     sum = warp_sum(sum);
     if (sum == 0.0f) return algorithm::kNegativeInfinity;
+    const float inverse = __fdividef(1.0f, sum);  // of a number between 1 and kMaxForwardSplits
 #pragma unroll
-    for (int i = 0; i < kLaneSplits; ++i) weights[i] /= sum;
+    for (int i = 0; i < kLaneSplits; ++i) weights[i] *= inverse;
     return offset + logf(sum);
   }
 
@@ -109,7 +112,7 @@ FOVEAL_HOST_DEVICE constexpr std::int32_t blocks_a_tile(const ForwardSchedule& s
   return ceil_div(schedule.tile_m, kCombineRows);
 }
 
-__global__ void __launch_bounds__(32 * kCombineRows)
+__global__ void __launch_bounds__(32 * kCombineRows, kCombineBlocks)
     portable_fwd_combine(const __grid_constant__ ForwardArgs args) {
   const auto block = static_cast<std::int32_t>(blockIdx.x);
   const std::int32_t blocks = blocks_a_tile(args.schedule);
