@@ -27,7 +27,7 @@ class DeviceScope {
   [[nodiscard]] const Status& status() const { return status_; }
 
  private:
-  std::int32_t former_ = -1;  ///< -1: was current already.
+  [[maybe_unused]] std::int32_t former_ = -1;  ///< -1: was current already.
   Status status_;
 };
 
