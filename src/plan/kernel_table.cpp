@@ -5,7 +5,7 @@
 namespace foveal::planner {
 namespace {
 
-constexpr std::array<const KernelEntry*, 11> kKernels = {
+constexpr std::array<const KernelEntry*, 9> kKernels = {
     &cpu::kBlockedForward,
     &cpu::kBlockedBackward,
     &cpu::kAppend,
@@ -13,8 +13,6 @@ constexpr std::array<const KernelEntry*, 11> kKernels = {
     &cuda::kDecode,
     &cuda::kPortableForward,
     &cuda::kPortableForwardFp32,
-    &cuda::kPortableBackward,
-    &cuda::kPortableBackwardFp32,
     &cuda::kAppend,
     &cuda::kMerge,
 };
