@@ -41,8 +41,8 @@ class DecodeBlock {
 
  private:
   /// The arguments come through a cache that misses one line at a time, several times before the
-  /// first key could be asked for: each warp fetches a line of its own. (2000 cycles less before
-  /// the first copy, H200, 2026-11.)
+  /// first key could be asked for: each warp fetches a line of its own. What that gains by
+  /// itself is open (docs/kernels/cuda_decode.md).
   FOVEAL_DEVICE void prefetch_arguments() const {
     constexpr int kLineWords = 16;
     const auto* words = reinterpret_cast<const std::uint32_t*>(&args_);
