@@ -5,7 +5,7 @@
 namespace foveal::planner {
 namespace {
 
-constexpr std::array<const KernelEntry*, 9> kKernels = {
+constexpr auto kKernels = std::to_array<const KernelEntry*>({
     &cpu::kBlockedForward,
     &cpu::kBlockedBackward,
     &cpu::kAppend,
@@ -13,9 +13,11 @@ constexpr std::array<const KernelEntry*, 9> kKernels = {
     &cuda::kDecode,
     &cuda::kPortableForward,
     &cuda::kPortableForwardFp32,
+    &cuda::kPortableBackward,
+    &cuda::kPortableBackwardFp32,
     &cuda::kAppend,
     &cuda::kMerge,
-};
+});
 
 }  // namespace
 

@@ -27,8 +27,6 @@ namespace foveal::cuda {
 extern const planner::KernelEntry kDecode;
 extern const planner::KernelEntry kPortableForward;
 extern const planner::KernelEntry kPortableForwardFp32;
-// Not in the table yet: their newest tiles have not passed the grid on a GPU
-// (docs/kernels/portable_bwd.md).
 extern const planner::KernelEntry kPortableBackward;
 extern const planner::KernelEntry kPortableBackwardFp32;
 extern const planner::KernelEntry kAppend;

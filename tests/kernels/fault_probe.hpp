@@ -57,6 +57,15 @@ inline void for_each_kernel(Case c, std::initializer_list<DType> dtypes,
   EXPECT_GT(checked, 0) << "no kernel takes " << to_line(c);
 }
 
+/// The case in fp16, or in the dtype that its kernel takes in fp16's place.
+inline Case in_a_dtype_of_its_kernel(Case c) {
+  for (const DType dtype : {DType::kFloat16, DType::kFloat32}) {
+    c.dtype = dtype;
+    if (kernel_takes(BuiltCase(c).bench.problem, {.kernel = c.kernel})) break;
+  }
+  return c;
+}
+
 /// The case in each form that q, k and v can have: dense, packed, cache, paged.
 inline std::vector<Case> every_path(const Case& c) {
   std::vector<Case> cases{c};

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import foveal
+from math_path import rounding_math_path
 
 RELATIVE = {torch.float16: 0.005, torch.bfloat16: 0.01, torch.float32: 1e-5}
 
@@ -72,7 +73,7 @@ def compare_sdpa(query, key, value, attn_mask=None, grad=True, **options):
               for t in inputs]
     out = foveal.scaled_dot_product_attention(*leaves, **options)
     expected, exact_leaves = exact_sdpa(*inputs, **options)
-    with sdpa_kernel(SDPBackend.MATH):
+    with rounding_math_path():
         plain_leaves = [t if t is None or not t.is_floating_point() else
                         t.detach().clone().requires_grad_() for t in inputs]
         plain = F.scaled_dot_product_attention(*plain_leaves, **options)

@@ -7,11 +7,11 @@ from ctypes import POINTER, Structure, c_float, c_int32, c_int64, c_size_t, c_vo
 
 import pytest
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 import foveal_ctypes as foveal
 from attention_cases import DTYPES
+from math_path import rounding_math_path
 from torch_attention import TorchAttention
 
 SIZES = ("batch", "seqlen_q", "seqlen_k", "nheads_q", "nheads_k", "headdim", "headdim_v")
@@ -70,20 +70,14 @@ def errors(results, exact):
 
 
 def math_path(q, k, v, dout, causal, bias):
-    """PyTorch's own, with its narrow matrix products: by default it computes in fp32 inside."""
     leaves = [x.transpose(1, 2).detach().requires_grad_() for x in (q, k, v)]
     mask = bias
     if causal:
         visible = torch.ones(q.shape[1], k.shape[1], dtype=torch.bool).tril(k.shape[1] - q.shape[1])
         mask = torch.zeros(visible.shape, dtype=q.dtype).masked_fill(~visible, -math.inf)
-    before = torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed()
-    torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True)
-    try:
-        with sdpa_kernel(SDPBackend.MATH):
-            out = scaled_dot_product_attention(*leaves, attn_mask=mask, enable_gqa=True)
-            gradients = torch.autograd.grad(out, leaves, dout.transpose(1, 2))
-    finally:
-        torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(before)
+    with rounding_math_path():
+        out = scaled_dot_product_attention(*leaves, attn_mask=mask, enable_gqa=True)
+        gradients = torch.autograd.grad(out, leaves, dout.transpose(1, 2))
     names = ("out", "dq", "dk", "dv")
     return {name: x.transpose(1, 2) for name, x in zip(names, (out, *gradients))}
 

@@ -212,9 +212,10 @@ def padding(*runs, length):
 def documents_function(*lengths):
     sequence = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))[None]
     position = torch.cat([torch.arange(n) for n in lengths])[None]
-    return masks.and_masks(
-        masks.remap_positions_for_packed_sequence(masks.causal_mask_function, position),
-        masks.packed_sequence_mask_function(sequence))
+    causal = masks.causal_mask_function
+    if hasattr(masks, "remap_positions_for_packed_sequence"):  # Of transformers 5.18 and later.
+        causal = masks.remap_positions_for_packed_sequence(causal, position)
+    return masks.and_masks(causal, masks.packed_sequence_mask_function(sequence))
 
 
 WINDOW_3 = masks.sliding_window_causal_mask_function(3)

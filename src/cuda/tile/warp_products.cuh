@@ -2,8 +2,7 @@
 // lane (g, t) = (lane / 4, lane % 4) holds rows g and g + 8 of each 16, columns 2t and 2t + 1 of
 // each 8.
 //
-// 16-bit elements: mma.m16n8k16. Floats: each product as three TF32 products of the rounded value
-// and the rest (big.big + big.small + small.big), which keeps 21 bits of each factor.
+// 16-bit elements: mma.m16n8k16. Floats: three TF32 products for each (tf32_product.cuh).
 #pragma once
 
 #include <cstdint>
@@ -13,31 +12,11 @@
 #include "cuda/ptx/shared_memory.cuh"
 #include "cuda/ptx/special_registers.cuh"
 #include "cuda/tile/shared_tile.cuh"
+#include "cuda/tile/tf32_product.cuh"
 
 namespace foveal::cuda {
 
 FOVEAL_DEVICE int lane_index() { return static_cast<int>(threadIdx.x) % 32; }
-
-/// A float as two TF32 values that add up to 21 of its 24 bits.
-struct Tf32Pair {
-  std::uint32_t big;
-  std::uint32_t small;
-};
-FOVEAL_DEVICE Tf32Pair split_tf32(float value) {
-  const std::uint32_t big = ptx::round_to_tf32(value);
-  return {big, ptx::round_to_tf32(value - __uint_as_float(big))};
-}
-
-/// c += a . b over 8 of depth, for floats. An infinite value has no rest to speak of (inf - inf):
-/// it makes NaN.
-FOVEAL_DEVICE void multiply_tf32(float (&c)[4], const Tf32Pair (&a)[4], const Tf32Pair& b0,
-                                 const Tf32Pair& b1) {
-  const std::uint32_t big[4] = {a[0].big, a[1].big, a[2].big, a[3].big};
-  const std::uint32_t small[4] = {a[0].small, a[1].small, a[2].small, a[3].small};
-  ptx::mma_m16n8k8_tf32(c, small, b0.big, b1.big);
-  ptx::mma_m16n8k8_tf32(c, big, b0.small, b1.small);
-  ptx::mma_m16n8k8_tf32(c, big, b0.big, b1.big);
-}
 
 /// Rows [row, row + 16 * kRowTiles) of `a` times rows [key, key + 8 * kKeyTiles) of `b`,
 /// transposed: c[i][j] += sum over the columns of b. Unit `a_unit` of a, a multiple of 8, meets
@@ -143,7 +122,7 @@ FOVEAL_DEVICE void multiply_scores(float (&c)[kRowTiles][kKeyTiles][4],
       const Tf32Pair right =
           split_tf32(ptx::load_shared_float(keys_at.at(8 * j, 2 * step + 1) + t_bytes));
 #pragma unroll
-      for (int i = 0; i < kRowTiles; ++i) multiply_tf32(c[i][j], rows[i], left, right);
+      for (int i = 0; i < kRowTiles; ++i) add_tf32_product(c[i][j], rows[i], left, right);
     }
   }
 }
@@ -171,7 +150,7 @@ FOVEAL_DEVICE void accumulate_keys(float (&c)[kRowTiles][kColumnTiles][4],
     const Tf32Pair odd =
         split_tf32(ptx::load_shared_float(address + SharedTile<float, kColumnsB>::kRowBytes));
 #pragma unroll
-    for (int i = 0; i < kRowTiles; ++i) multiply_tf32(c[i][j], a[i], even, odd);
+    for (int i = 0; i < kRowTiles; ++i) add_tf32_product(c[i][j], a[i], even, odd);
   }
 }
 

@@ -1,44 +1,26 @@
-// The products of products.cuh for floats: three TF32 products for each, of the rounded values and
-// what rounding left (big.big + big.small + small.big: 21 bits of each factor). Tensor cores
-// truncate as they accumulate, so no sum runs there over more than 64 columns or one tile; longer
-// ones are added in fp32.
+// The products of products.cuh for floats: three TF32 products for each. Tensor cores truncate as
+// they accumulate, so no sum runs there over more than 64 columns or one tile; longer ones are
+// added in fp32.
 #pragma once
 
 #include <cstdint>
 
 #include "core/host_device.hpp"
 #include "cuda/portable/bwd/products.cuh"
+#include "cuda/tile/tf32_product.cuh"
 
 namespace foveal::cuda::bwd {
-
-struct SplitFloat {
-  std::uint32_t big;
-  std::uint32_t small;
-};
-FOVEAL_DEVICE SplitFloat split(float value) {
-  const std::uint32_t big = ptx::round_to_tf32(value);
-  return {big, ptx::round_to_tf32(value - __uint_as_float(big))};
-}
-
-FOVEAL_DEVICE void add_three(float (&c)[4], const SplitFloat (&a)[4], SplitFloat b0,
-                             SplitFloat b1) {
-  const std::uint32_t big[4] = {a[0].big, a[1].big, a[2].big, a[3].big};
-  const std::uint32_t small[4] = {a[0].small, a[1].small, a[2].small, a[3].small};
-  ptx::mma_m16n8k8_tf32(c, small, b0.big, b1.big);
-  ptx::mma_m16n8k8_tf32(c, big, b0.small, b1.small);
-  ptx::mma_m16n8k8_tf32(c, big, b0.big, b1.big);
-}
 
 FOVEAL_DEVICE int fragment_g() { return lane_of_warp() / 4; }
 FOVEAL_DEVICE int fragment_t() { return lane_of_warp() % 4; }
 
 /// mma's a for 8 of depth from rows g and g + 8 of a pair of adjacent columns: depth is taken in
 /// the order 0, 2, 4, 6, 1, 3, 5, 7, by the right operand as well.
-FOVEAL_DEVICE void left_operand(SplitFloat (&a)[4], float2 upper, float2 lower) {
-  a[0] = split(upper.x);
-  a[1] = split(lower.x);
-  a[2] = split(upper.y);
-  a[3] = split(lower.y);
+FOVEAL_DEVICE void left_operand(Tf32Pair (&a)[4], float2 upper, float2 lower) {
+  a[0] = split_tf32(upper.x);
+  a[1] = split_tf32(lower.x);
+  a[2] = split_tf32(upper.y);
+  a[3] = split_tf32(lower.y);
 }
 
 template <class Element, int kDepth, int kRowBlocks, int kColumnTiles>
@@ -58,7 +40,7 @@ FOVEAL_DEVICE void add_scores(Accumulator<kRowBlocks, kColumnTiles>& scores, std
     sums.clear();
 #pragma unroll 2
     for (int depth = piece + pair; depth < piece + kPiece; depth += 8) {
-      SplitFloat a[kRowBlocks][4];
+      Tf32Pair a[kRowBlocks][4];
 #pragma unroll
       for (int i = 0; i < kRowBlocks; ++i) {
         left_operand(a[i], load(held, 16 * i + g, depth), load(held, 16 * i + g + 8, depth));
@@ -68,7 +50,7 @@ FOVEAL_DEVICE void add_scores(Accumulator<kRowBlocks, kColumnTiles>& scores, std
         const float2 b = load(streamed, 8 * j + g, depth);
 #pragma unroll
         for (int i = 0; i < kRowBlocks; ++i) {
-          add_three(sums.c[i][j], a[i], split(b.x), split(b.y));
+          accumulate_tf32_product(sums.c[i][j], a[i], split_tf32(b.x), split_tf32(b.y));
         }
       }
     }
@@ -86,7 +68,7 @@ FOVEAL_DEVICE void add_scores(Accumulator<kRowBlocks, kColumnTiles>& scores, std
 /// sums += a . streamed for one row block over kDepthTiles steps of 8; columns from 8 * first_tile.
 template <int kColumns, int kDepthTiles, int kColumnTiles>
 FOVEAL_DEVICE void add_row_block(float (&sums)[kColumnTiles][4],
-                                 const SplitFloat (&a)[kDepthTiles][4], std::uint32_t streamed,
+                                 const Tf32Pair (&a)[kDepthTiles][4], std::uint32_t streamed,
                                  int first_tile) {
   using Layout = TileLayout<float, kColumns>;
   const int pair = 2 * fragment_t();
@@ -96,9 +78,9 @@ FOVEAL_DEVICE void add_row_block(float (&sums)[kColumnTiles][4],
     float c[4] = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll
     for (int step = 0; step < kDepthTiles; ++step) {
-      const SplitFloat b0 = split(*Layout::element(streamed, 8 * step + pair, column));
-      const SplitFloat b1 = split(*Layout::element(streamed, 8 * step + pair + 1, column));
-      add_three(c, a[step], b0, b1);
+      const Tf32Pair b0 = split_tf32(*Layout::element(streamed, 8 * step + pair, column));
+      const Tf32Pair b1 = split_tf32(*Layout::element(streamed, 8 * step + pair + 1, column));
+      accumulate_tf32_product(c, a[step], b0, b1);
     }
 #pragma unroll
     for (int e = 0; e < 4; ++e) sums[j][e] += c[e];
@@ -112,7 +94,7 @@ FOVEAL_DEVICE void add_from_registers(Accumulator<kRowBlocks, kColumnTiles>& sum
                                       std::uint32_t streamed) {
 #pragma unroll
   for (int i = 0; i < kRowBlocks; ++i) {
-    SplitFloat a[kDepthTiles][4];
+    Tf32Pair a[kDepthTiles][4];
 #pragma unroll
     for (int step = 0; step < kDepthTiles; ++step) {
       const float(&c)[4] = weights.c[i][step];
@@ -131,7 +113,7 @@ FOVEAL_DEVICE void add_from_shared(Accumulator<kRowBlocks, kColumnTiles>& sums,
   const int pair = 2 * fragment_t();
 #pragma unroll
   for (int i = 0; i < kRowBlocks; ++i) {
-    SplitFloat a[kDepth / 8][4];
+    Tf32Pair a[kDepth / 8][4];
 #pragma unroll
     for (int step = 0; step < kDepth / 8; ++step) {
       const auto load = [&](int row) {

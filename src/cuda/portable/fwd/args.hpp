@@ -30,10 +30,20 @@ struct ForwardSchedule {
   }
 };
 
+inline constexpr float kLog2E = 1.4426950408889634f;
+inline constexpr float kLn2 = 0.6931471805599453f;
+
+/// What a row's weights are relative to, in the unit of its scores, and their sum. Splits leave
+/// these and not their lse, whose rounding grows with the scores and would be taken for a weight.
+struct RowState {
+  float max = 0.0f;
+  float sum = 0.0f;
+};
+
 /// Results of splits: slot (tile * num_splits + split) has tile_m rows.
 struct ForwardPartials {
-  float* out = nullptr;  ///< (slot, row, ld)
-  float* lse = nullptr;  ///< (slot, row)
+  float* out = nullptr;      ///< (slot, row, ld): weights times values, not yet divided by the sum
+  RowState* rows = nullptr;  ///< (slot, row)
   std::int32_t ld = 0;
 };
 
@@ -51,6 +61,11 @@ struct ForwardArgs {
   /// softcap * tanh(x / softcap) = softcap - cap_double / (2^(cap_log2 * x) + 1)
   float cap_log2 = 0;
   float cap_double = 0;
+
+  /// What turns a difference of scores into powers of two.
+  [[nodiscard]] FOVEAL_HOST_DEVICE float factor_log2() const {
+    return has_score_terms ? 1.0f : attention.score.softmax_scale * kLog2E;
+  }
 };
 
 }  // namespace foveal::cuda::portable

@@ -222,7 +222,7 @@ KernelConfig configure_forward(const AttentionProblem& problem, const AttentionG
   if (config.num_splits > 1) {
     const std::int64_t slots = tiles * config.num_splits;
     config.workspace = {{"out of the splits", partial_bytes(slots, tile)},
-                        {"lse of the splits", slots * tile.m * 4}};
+                        {"maxima and sums of the splits", slots * tile.m * 8}};
   }
   note_element_copies("q", problem.q, config);
   note_element_copies("k", problem.k, config);

@@ -12,7 +12,7 @@
 namespace foveal::cuda::portable {
 
 /// Parts of the workspace, in KernelConfig::workspace's order; absent where nothing is split.
-enum class ForwardPart : std::size_t { kOut = 0, kLse = 1 };
+enum class ForwardPart : std::size_t { kOut = 0, kRows = 1 };
 
 /// The tile for a problem and what a block may have of shared memory.
 [[nodiscard]] const ForwardTile& choose_forward_tile(const AttentionProblem& problem,

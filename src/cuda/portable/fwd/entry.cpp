@@ -146,7 +146,7 @@ ForwardArgs make_args(const planner::LaunchContext& context, const ForwardTile& 
   if (context.config.num_splits > 1) {
     constexpr auto part = [](ForwardPart index) { return static_cast<std::size_t>(index); };
     args.partials = {context.workspace_part<float>(part(ForwardPart::kOut)),
-                     context.workspace_part<float>(part(ForwardPart::kLse)), tile.d};
+                     context.workspace_part<RowState>(part(ForwardPart::kRows)), tile.d};
   }
   return args;
 }

@@ -52,22 +52,24 @@ FOVEAL_DEVICE void store_lse(const ForwardArgs& args, const ForwardWork& work, s
 struct FinishedRow {
   float factor = 0.0f;  ///< 0: the row's out is 0, whatever the accumulator holds.
   float lse = algorithm::kNegativeInfinity;
+
+  FOVEAL_DEVICE float out(float sum) const { return factor == 0.0f ? 0.0f : sum * factor; }
 };
 
-/// `max_log2` is what the row's weights are relative to. Rows past seqused_q are left empty.
-FOVEAL_DEVICE FinishedRow finish_row(const ForwardArgs& args, const TileState& tile, std::int32_t r,
-                                     float max_log2, float sum) {
-  const ForwardWork& work = tile.work;
+/// Rows past seqused_q are left empty.
+FOVEAL_DEVICE FinishedRow finish_row(const ForwardArgs& args, const ForwardWork& work,
+                                     const algorithm::Dropout& dropout, std::int32_t r,
+                                     RowState keys) {
   FinishedRow row;
   if (r >= work.used_rows) return row;
-  algorithm::SoftmaxState state{max_log2 * kLn2, sum};
+  algorithm::SoftmaxState state{keys.max * args.factor_log2() * kLn2, keys.sum};
   row.factor = 1.0f;
-  if (args.attention.sinks != nullptr && work.split == 0) {
+  if (args.attention.sinks != nullptr) {
     const float sink = args.attention.sinks[work.query_head(r) * args.attention.sink_stride];
     row.factor = algorithm::fold_sink(state, sink);
   }
   row.factor *= algorithm::inverse_row_sum(state.row_sum);
-  if (tile.dropout.enabled()) row.factor *= tile.dropout.keep_scale;
+  if (dropout.enabled()) row.factor *= dropout.keep_scale;
   row.lse = algorithm::row_lse(state);
   return row;
 }
@@ -77,8 +79,7 @@ FOVEAL_DEVICE FinishedRow finish_row(const ForwardArgs& args, const TileState& t
 template <class Element, int kGroups, int kRowTiles, int kColumnTiles>
 FOVEAL_DEVICE void store_rows(const ForwardArgs& args, const TileState& tile,
                               const float (&acc)[kRowTiles][kColumnTiles][4],
-                              const RowStates<2 * kRowTiles>& state, float factor_log2,
-                              std::int32_t row, int group) {
+                              const RowStates<2 * kRowTiles>& state, std::int32_t row, int group) {
   const int column = group_column<kGroups>(group, 0) + 2 * (lane_index() % 4);
   const bool lse_too = group == 0 && lane_index() % 4 == 0;  // one lane a row
   const ForwardWork& work = tile.work;
@@ -89,17 +90,15 @@ FOVEAL_DEVICE void store_rows(const ForwardArgs& args, const TileState& tile,
   for (int i = 0; i < 2 * kRowTiles; ++i) {
     const std::int32_t r = row + 8 * i;
     if (r >= work.row_max) continue;
-    const FinishedRow finished =
-        finish_row(args, tile, r, state.max[i] * factor_log2, state.sum[i]);
-    const auto value = [&](int j, int e) {
-      return finished.factor == 0.0f ? 0.0f : acc[i / 2][j][i % 2 * 2 + e] * finished.factor;
-    };
+    const auto sums = [&](int j, int e) { return acc[i / 2][j][i % 2 * 2 + e]; };
     if (whole) {
+      const FinishedRow finished =
+          finish_row(args, work, tile.dropout, r, {state.max[i], state.sum[i]});
       const std::int64_t offset = work.offset(args.attention.out.strides, r);
 #pragma unroll
       for (int j = 0; j < kColumnTiles; ++j) {
-        store_out<Element>(args, offset, column + group_column<kGroups>(0, j), value(j, 0),
-                           value(j, 1));
+        store_out<Element>(args, offset, column + group_column<kGroups>(0, j),
+                           finished.out(sums(j, 0)), finished.out(sums(j, 1)));
       }
       if (lse_too) store_lse(args, work, r, finished.lse);
     } else {
@@ -107,9 +106,10 @@ FOVEAL_DEVICE void store_rows(const ForwardArgs& args, const TileState& tile,
       float* to = args.partials.out + slot_row * args.partials.ld + column;
 #pragma unroll
       for (int j = 0; j < kColumnTiles; ++j) {
-        *reinterpret_cast<float2*>(to + group_column<kGroups>(0, j)) = {value(j, 0), value(j, 1)};
+        *reinterpret_cast<float2*>(to + group_column<kGroups>(0, j)) =
+            state.sum[i] == 0.0f ? float2{} : float2{sums(j, 0), sums(j, 1)};
       }
-      if (lse_too) args.partials.lse[slot_row] = finished.lse;
+      if (lse_too) args.partials.rows[slot_row] = {state.max[i], state.sum[i]};
     }
   }
 }

@@ -210,8 +210,7 @@ FOVEAL_DEVICE void attend(const ForwardArgs& args, const TileState& tile, std::u
   const ForwardWork& work = tile.work;
   const typename Shape::QTile q{shared + kLayout.q};
   const typename Shape::PTile shared_p{shared + kLayout.p};
-  const float factor_log2 =
-      args.has_score_terms ? 1.0f : args.attention.score.softmax_scale * kLog2E;
+  const float factor_log2 = args.factor_log2();
 
   OutFragment<Shape> acc = {};
   RowStates<2 * Shape::kRowTiles> state;
@@ -280,8 +279,8 @@ FOVEAL_DEVICE void attend(const ForwardArgs& args, const TileState& tile, std::u
     __syncthreads();
     exchange.collect(state.sum, [](float a, float b) { return a + b; });
   }
-  store_rows<Element, kTile.column_groups>(args, tile, acc, state, factor_log2,
-                                           lane_place<Shape>(tile, 0).row, place.group);
+  store_rows<Element, kTile.column_groups>(args, tile, acc, state, lane_place<Shape>(tile, 0).row,
+                                           place.group);
 }
 
 namespace {

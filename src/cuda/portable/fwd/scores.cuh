@@ -17,9 +17,6 @@
 
 namespace foveal::cuda::portable {
 
-inline constexpr float kLog2E = 1.4426950408889634f;
-inline constexpr float kLn2 = 0.6931471805599453f;
-
 /// Where a lane's fragment lies.
 struct LanePlace {
   std::int32_t row;  ///< Packed row of the sequence.

@@ -40,32 +40,28 @@ struct SplitRows {
   std::int64_t stride;
   int count;
 
-  /// The lse of all splits together, -inf when none has a key for the row; `weights` become
-  /// exp(lse of split - lse), 0 for a split without a key.
-  FOVEAL_DEVICE float merge_lse(float (&weights)[kLaneSplits]) const {
+  /// The row over all keys; `weights` become what each split's sums are multiplied by, 0 for a
+  /// split without a key.
+  FOVEAL_DEVICE RowState merge_states(float factor_log2, float (&weights)[kLaneSplits]) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
+    RowState states[kLaneSplits];
     float max = algorithm::kNegativeInfinity;
 #pragma unroll
     for (int i = 0; i < kLaneSplits; ++i) {
       const int split = lane + 32 * i;
-      weights[i] =
-          split < count ? partials.lse[first + split * stride] : algorithm::kNegativeInfinity;
-      max = fmaxf(max, weights[i]);
+      states[i] = split < count ? partials.rows[first + split * stride]
+                                : RowState{algorithm::kNegativeInfinity, 0.0f};
+      max = fmaxf(max, states[i].max);
     }
     max = warp_max(max);
     const float offset = algorithm::softmax_offset(max);
     float sum = 0.0f;
 #pragma unroll
     for (int i = 0; i < kLaneSplits; ++i) {
-      weights[i] = expf(weights[i] - offset);
-      sum += weights[i];
+      weights[i] = exp2f((states[i].max - offset) * factor_log2);
+      sum += weights[i] * states[i].sum;
     }
-    sum = warp_sum(sum);
-    if (sum == 0.0f) return algorithm::kNegativeInfinity;
-    const float inverse = __fdividef(1.0f, sum);  // of a number between 1 and kMaxForwardSplits
-#pragma unroll
-    for (int i = 0; i < kLaneSplits; ++i) weights[i] *= inverse;
-    return offset + logf(sum);
+    return {max, warp_sum(sum)};
   }
 
   /// sum weight * out over the splits, in their order. All lanes call it.
@@ -98,14 +94,15 @@ FOVEAL_DEVICE void combine_row(const ForwardArgs& args, const ForwardWork& work,
   const SplitRows splits{args.partials, first_row + (r - work.row_min), schedule.tile_m,
                          schedule.num_splits};
   float weights[kLaneSplits];
-  const float lse = splits.merge_lse(weights);
+  const FinishedRow finished = finish_row(args, work, args.attention.dropout.load(), r,
+                                          splits.merge_states(args.factor_log2(), weights));
   const std::int64_t offset = work.offset(args.attention.out.strides, r);
   for (int first = 0; first < args.attention.headdim_v; first += 32 * kLaneColumns) {
     const int column = first + kLaneColumns * lane;
     const float2 value = splits.merge_out(weights, column);
-    store_out<Element>(args, offset, column, value.x, value.y);
+    store_out<Element>(args, offset, column, finished.out(value.x), finished.out(value.y));
   }
-  if (lane == 0) store_lse(args, work, r, lse);
+  if (lane == 0) store_lse(args, work, r, finished.lse);
 }
 
 FOVEAL_HOST_DEVICE constexpr std::int32_t blocks_a_tile(const ForwardSchedule& schedule) {
