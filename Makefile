@@ -68,8 +68,8 @@ test-gpu: ## The tests of the CUDA kernels; skipped where there is no GPU (GPU_T
 
 gpu-bundle: ## Pack programs and inputs for a GPU machine that has the driver and Python alone
 	@scripts/install_dependencies.sh test
-	@scripts/build.sh cuda
-	@scripts/gpu_bundle.sh build/cuda
+	@scripts/build.sh bundle
+	@scripts/gpu_bundle.sh build/bundle
 
 asan: ## The fast tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	@scripts/install_dependencies.sh test

@@ -28,6 +28,10 @@ function(foveal_find_gpu result)
 endfunction()
 
 list(JOIN FOVEAL_CUDA_ARCHS " " foveal_cuda_archs_text)
+if(NOT foveal_cuda_choice STREQUAL "off" AND NOT FOVEAL_CUDA_ARCHS MATCHES "(^|;)[0-9]+(;|$)")
+  message(FATAL_ERROR "FOVEAL_CUDA_ARCHS=${foveal_cuda_archs_text}: the portable kernels need an "
+    "architecture without a letter as well, such as 90 beside 90a")
+endif()
 set(FOVEAL_CUDA_ENABLED FALSE)
 if(foveal_cuda_choice STREQUAL "off")
   set(foveal_cuda_reason "off: FOVEAL_CUDA=off")
@@ -84,6 +88,10 @@ function(foveal_add_cuda_objects target)
   # makes of a source, where pointers to members stand in parentheses of their own.
   target_compile_options(${target} PRIVATE
     "$<$<COMPILE_LANGUAGE:CUDA>:-std=c++20;-Xptxas=-warn-spills;-Xcompiler=-Wall,-Wextra,-Wno-parentheses>")
+  if(CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 12.8)
+    # A third of the size; unpacked when a kernel is first loaded.
+    target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:--compress-mode=size>")
+  endif()
   if(FOVEAL_WERROR)
     target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>")
   endif()

@@ -1,5 +1,5 @@
 # The library: foveal_objects (compiled once), foveal (what is installed) and foveal_internal (the
-# same objects as an archive, for tests that look inside).
+# same objects as an archive, for tests that look inside; with FOVEAL_EXPORT_INTERNALS foveal itself).
 
 find_package(Threads REQUIRED)
 find_package(hwy REQUIRED)
@@ -20,6 +20,9 @@ file(GLOB_RECURSE foveal_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/*.
 add_library(foveal_objects OBJECT ${foveal_sources})
 foveal_configure_target(foveal_objects)
 set_target_properties(foveal_objects PROPERTIES POSITION_INDEPENDENT_CODE ON)
+if(FOVEAL_EXPORT_INTERNALS)
+  set_target_properties(foveal_objects PROPERTIES CXX_VISIBILITY_PRESET default)
+endif()
 target_include_directories(foveal_objects PRIVATE "${PROJECT_SOURCE_DIR}/src")
 target_compile_definitions(foveal_objects PRIVATE
   FOVEAL_BUILDING_LIBRARY
@@ -73,11 +76,20 @@ target_link_options(foveal PRIVATE -Wl,--as-needed -Wl,--exclude-libs,ALL
   "-Wl,--version-script=${PROJECT_SOURCE_DIR}/src/capi/exports.map" ${foveal_sanitizer_flags})
 set_property(TARGET foveal APPEND PROPERTY LINK_DEPENDS "${PROJECT_SOURCE_DIR}/src/capi/exports.map")
 
-add_library(foveal_internal STATIC EXCLUDE_FROM_ALL)
-target_link_libraries(foveal_internal PRIVATE ${foveal_object_targets} PUBLIC foveal_headers)
-target_include_directories(foveal_internal PUBLIC "${PROJECT_SOURCE_DIR}/src")
-set_target_properties(foveal_internal PROPERTIES LINKER_LANGUAGE CXX)
 if(FOVEAL_CUDA_ENABLED)
   target_link_libraries(foveal PRIVATE CUDA::cudart_static)
-  target_link_libraries(foveal_internal PRIVATE CUDA::cudart_static)
+endif()
+
+if(FOVEAL_EXPORT_INTERNALS)
+  add_library(foveal_internal INTERFACE)
+  target_link_libraries(foveal_internal INTERFACE foveal foveal_headers)
+  target_include_directories(foveal_internal INTERFACE "${PROJECT_SOURCE_DIR}/src")
+else()
+  add_library(foveal_internal STATIC EXCLUDE_FROM_ALL)
+  target_link_libraries(foveal_internal PRIVATE ${foveal_object_targets} PUBLIC foveal_headers)
+  target_include_directories(foveal_internal PUBLIC "${PROJECT_SOURCE_DIR}/src")
+  set_target_properties(foveal_internal PROPERTIES LINKER_LANGUAGE CXX)
+  if(FOVEAL_CUDA_ENABLED)
+    target_link_libraries(foveal_internal PRIVATE CUDA::cudart_static)
+  endif()
 endif()

@@ -3,7 +3,7 @@
 #
 #   scripts/build.sh <preset> [<target> ...]
 #
-# FOVEAL_CUDA_ARCHS, where set, is what a new build of the preset cuda contains.
+# FOVEAL_CUDA_ARCHS, where set, is what a new build with CUDA contains.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

@@ -3,11 +3,11 @@
 # build: programs, the shared libraries that they need beside glibc, inputs, scripts, and the Python
 # package where the build has it. The result is build/gpu-bundle and build/gpu-bundle.tar.gz.
 #
-#   scripts/gpu_bundle.sh [BUILD_DIR]     (build/cuda)
+#   scripts/gpu_bundle.sh [BUILD_DIR]     (build/bundle)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-build=${1:-build/cuda}
+build=${1:-build/bundle}
 bundle=build/gpu-bundle
 max_megabytes=60
 programs=(foveal foveal_kernel_tests foveal_property_tests foveal_tools_tests)
@@ -36,6 +36,10 @@ install -m 755 scripts/gpu_tests.py scripts/gpu_run.sh "$bundle/"
 mv "$bundle/gpu_run.sh" "$bundle/run.sh"
 if grep -q '^FOVEAL_PYTHON:BOOL=ON' "$build/CMakeCache.txt"; then
   DESTDIR='' cmake --install "$build" --component python --prefix "$bundle/python" >/dev/null
+  for library in "$bundle"/python/foveal/lib/*.so.?; do
+    ln -sf "../../../lib/$(basename "$library")" "$library"
+  done
+  rm -f "$bundle"/python/foveal/lib/libfoveal.so.*.*
   mkdir -p "$bundle/share/tests"
   cp -r tests/python "$bundle/share/tests/"
 fi

@@ -36,4 +36,10 @@ class DeviceScope {
 [[nodiscard]] Result<void*> allocate(std::size_t bytes, void* stream);
 Status release(void* memory, void* stream);
 
+/// Whether the stream is being captured into a graph: then nothing may wait for it.
+[[nodiscard]] Result<bool> is_capturing(void* stream);
+
+/// Copies to the host what the device has after all work of the stream so far; waits for it.
+[[nodiscard]] Status read_back(void* host, const void* device, std::size_t bytes, void* stream);
+
 }  // namespace foveal::cuda

@@ -6,6 +6,7 @@
 #include "core/format.hpp"
 #include "core/log.hpp"
 #include "plan/cuda_runtime.hpp"
+#include "plan/device_values.hpp"
 #include "plan/kernel_table.hpp"
 #include "plan/plan_cache.hpp"
 #include "plan/planner.hpp"
@@ -113,6 +114,9 @@ Status Plan::run(const AttentionTensors& tensors, void* workspace, std::size_t w
   FOVEAL_RETURN_IF_ERROR(checks::check_element_alignment(state_->problem, tensors));
   const cuda::DeviceScope scope(state_->device.index);
   FOVEAL_RETURN_IF_ERROR(scope.status());
+  if (planner::checks_device_values()) {
+    FOVEAL_RETURN_IF_ERROR(planner::check_device_values(state_->problem, tensors, stream));
+  }
   return launch_steps(*state_, tensors, bytes, stream);
 }
 

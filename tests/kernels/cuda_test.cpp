@@ -5,6 +5,7 @@
 
 #include "kernels/kernel_case_test.hpp"
 #include "support/comparison.hpp"
+#include "support/scoped_environment.hpp"
 
 namespace foveal::test {
 namespace {
@@ -198,6 +199,55 @@ TEST_P(CudaKernels, ThreadsShareAPlan) {
       ASSERT_TRUE(results[thread]) << results[thread].message();
       EXPECT_TRUE(same_results(alone, runs[thread]->built));
     }
+  });
+}
+
+/// A length beyond what its operand holds, in host memory; empty where the case has no lengths.
+std::string spoil_lengths(BuiltCase& built) {
+  for (const char* name : {"seqused_k", "cu_seqlens_k"}) {
+    if (!built.bench.has(name)) continue;
+    Operand& lengths = built.bench.at(name);
+    lengths.set({lengths.spec.shape[0] - 1}, 1e6);
+    return name;
+  }
+  return "";
+}
+
+TEST_P(CudaKernels, ClampsLengthsOrRefusesThemWhenAsked) {
+  for_each_case([](const Case& c) {
+    DeviceRun run(c);
+    const std::string name = spoil_lengths(run.built);
+    ASSERT_TRUE(run.prepare());
+    {
+      const ScopedEnvironment asked("FOVEAL_CHECK", "1");
+      const Status checked = run.launch();
+      if (name.empty()) {
+        ASSERT_TRUE(checked) << checked.message();
+      } else {
+        ASSERT_EQ(checked.code(), StatusCode::kInvalidArgument);
+        EXPECT_NE(checked.message().find(name), std::string::npos) << checked.message();
+      }
+    }
+    const Status clamped = run.launch();
+    ASSERT_TRUE(clamped) << clamped.message();
+    const Status finished = run.finish();
+    ASSERT_TRUE(finished) << finished.message();
+  });
+}
+
+TEST_P(CudaKernels, GraphsAreCapturedUnchecked) {
+  for_each_case([](const Case& c) {
+    const ScopedEnvironment asked("FOVEAL_CHECK", "1");
+    DeviceRun run(c);
+    ASSERT_TRUE(run.prepare());
+    DeviceGraph graph;
+    const Status captured =
+        graph.capture(*run.made, run.copy.tensors(), *run.workspace, run.stream);
+    ASSERT_TRUE(captured) << captured.message();
+    ASSERT_TRUE(run.stream.wait());
+    const Status checked = run.launch();
+    ASSERT_TRUE(checked) << checked.message();
+    ASSERT_TRUE(run.finish());
   });
 }
 

@@ -12,10 +12,12 @@
 #include <foveal/attention.hpp>
 
 #include "plan/kernel_table.hpp"
+#include "support/scoped_environment.hpp"
 
 namespace foveal {
 namespace {
 
+using test::ScopedEnvironment;
 using testing::AllOf;
 using testing::Each;
 using testing::HasSubstr;
@@ -36,22 +38,6 @@ AttentionProblem small_append() {
   p.seqused_k = TensorSpec::contiguous(DType::kInt32, {1});
   return p;
 }
-
-/// Sets a variable for one test; it then has its old value again.
-class ScopedEnvironment {
- public:
-  ScopedEnvironment(const char* name, const char* value) : name_(name) {
-    if (const char* old = std::getenv(name)) old_ = old;
-    setenv(name, value, /*overwrite=*/1);
-  }
-  ~ScopedEnvironment() { old_ ? setenv(name_, old_->c_str(), /*overwrite=*/1) : unsetenv(name_); }
-  ScopedEnvironment(const ScopedEnvironment&) = delete;
-  ScopedEnvironment& operator=(const ScopedEnvironment&) = delete;
-
- private:
-  const char* name_;
-  std::optional<std::string> old_;
-};
 
 DeviceInfo cpu() { return *device_info(Device::cpu(2)); }
 

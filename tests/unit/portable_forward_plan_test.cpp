@@ -112,7 +112,7 @@ TEST(PortableForwardPlan, SplitsTheKeysOfFewTiles) {
   EXPECT_EQ(config.num_splits, 2 * 132 / 4);
   ASSERT_EQ(config.workspace.size(), 2u);
   EXPECT_EQ(config.workspace[0].bytes, 4 * config.num_splits * 128 * 128 * 4);
-  EXPECT_EQ(config.workspace[1].bytes, 4 * config.num_splits * 128 * 4);
+  EXPECT_EQ(config.workspace[1].bytes, 4 * config.num_splits * 128 * 8);
   EXPECT_EQ(
       configure(dense_problem({.seqlen_q = 64, .seqlen_k = 512, .nheads_q = 4, .nheads_k = 4}))
           .num_splits,

@@ -24,5 +24,11 @@ Result<void*> allocate(std::size_t /*bytes*/, void* /*stream*/) { return no_cuda
 
 Status release(void* /*memory*/, void* /*stream*/) { return no_cuda(0); }
 
+Result<bool> is_capturing(void* /*stream*/) { return no_cuda(0); }
+
+Status read_back(void* /*host*/, const void* /*device*/, std::size_t /*bytes*/, void* /*stream*/) {
+  return no_cuda(0);
+}
+
 }  // namespace foveal::cuda
 #endif

@@ -160,4 +160,18 @@ Status release(void* memory, void* stream) {
   return to_status(cudaFreeAsync(memory, as_stream(stream)), "cudaFreeAsync");
 }
 
+Result<bool> is_capturing(void* stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  FOVEAL_RETURN_IF_ERROR(
+      to_status(cudaStreamIsCapturing(as_stream(stream), &status), "cudaStreamIsCapturing"));
+  return status != cudaStreamCaptureStatusNone;
+}
+
+Status read_back(void* host, const void* device, std::size_t bytes, void* stream) {
+  FOVEAL_RETURN_IF_ERROR(
+      to_status(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDefault, as_stream(stream)),
+                "cudaMemcpyAsync"));
+  return to_status(cudaStreamSynchronize(as_stream(stream)), "cudaStreamSynchronize");
+}
+
 }  // namespace foveal::cuda
