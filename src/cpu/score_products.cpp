@@ -31,9 +31,10 @@ Range keys_seen(const ScoreTile& tile, std::int64_t begin, std::int64_t end) {
   return shifted(algorithm::intersect(tile.keys, keys), tile.keys.min);
 }
 
-/// The terms as slots, those at the ends rounded outwards.
+/// The terms as slots, those at the ends rounded outwards, the first to a multiple of depth_step.
 Range slots_of(const TileMath& math, Range terms) {
-  return {terms.min / math.slot_terms, math.slots(terms.max)};
+  const std::int64_t first = terms.min / math.slot_terms;
+  return {first - first % math.depth_step, math.slots(terms.max)};
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 
+#include "cpu/amx_bf16/table.hpp"
 #include "cpu/avx512_bf16/table.hpp"
 #include "cpu/portable/functions.hpp"
 #include "cpu/simd/tables.hpp"
@@ -13,6 +14,7 @@ namespace {
 constexpr TileMath kPortable = {
     .name = "portable",
     .slot_terms = 1,
+    .depth_step = 1,
     .pack = portable::pack,
     .pair_rows = nullptr,
     .narrow = nullptr,
@@ -41,7 +43,7 @@ int rank(std::string_view isa) {
   if (isa == "sse4" || isa == "neon") return 1;
   if (isa == "avx2") return 2;
   if (isa == "avx512") return 3;
-  return 4;  // avx512_bf16, amx_bf16
+  return isa == "avx512_bf16" ? 4 : 5;  // amx_bf16
 }
 
 /// The fastest first, the portable one last.
@@ -50,6 +52,7 @@ struct AllTables {
   std::size_t count = 0;
 
   AllTables() {
+    if (const TileMath* table = amx_bf16::table()) list[count++] = table;
     if (const TileMath* table = avx512_bf16::table()) list[count++] = table;
     for (const TileMath* table : simd::tables()) list[count++] = table;
     list[count++] = &kPortable;

@@ -91,6 +91,9 @@ struct TileMath {
 
   /// Terms of a product in a slot of an operand: 1 of fp32 or 2 of bf16.
   std::int64_t slot_terms;
+  /// Slots of depth that are summed together before they are added to the sum so far: a product
+  /// that leaves out leading zeros has the same bits where it leaves out a multiple of these.
+  std::int64_t depth_step;
 
   // Products. q.k^T and dout.v^T go through a packed right operand, whose layout is the table's
   // own (at most packed_floats slots). The others take a right operand whose rows are terms: with

@@ -37,6 +37,7 @@ const TileMath kTable = {
 #error "name the table of this instruction set"
 #endif
     .slot_terms = 1,
+    .depth_step = 1,
     .pack = pack,
     .pair_rows = nullptr,
     .narrow = nullptr,
