@@ -78,6 +78,9 @@ struct KernelEntry {
                     const KernelConfig& config, const DeviceInfo& device);
   /// Null in a build without the kernel's device code: such a kernel can be explained, not run.
   Status (*launch)(const LaunchContext& context);
+  /// Whether it runs only where FOVEAL_FORCE_KERNEL names it: a kernel that has not yet passed the
+  /// whole generated grid on its device.
+  bool held_back = false;
 };
 
 }  // namespace foveal::planner

@@ -163,8 +163,8 @@ std::vector<KernelVerdict> usable_kernels(const DeviceInfo& device) {
     verdict.outcome = status.is_ok() && compiled ? KernelVerdict::Outcome::kChosen
                                                  : KernelVerdict::Outcome::kUnsupported;
     verdict.reason = !status.is_ok() ? status.message()
-                     : compiled      ? entry->summary
-                                     : "this build was compiled without its device code";
+                     : compiled ? concat(entry->summary, entry->held_back ? " (held back)" : "")
+                                : "this build was compiled without its device code";
     list.push_back(std::move(verdict));
   }
   return list;

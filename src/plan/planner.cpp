@@ -111,6 +111,10 @@ Choice choose_kernel(const AttentionProblem& problem, const AttentionGeometry& g
       verdict.reason = status.message();
     } else if (forced && !list_has(overrides.force_kernel, entry->name)) {
       verdict.reason = "FOVEAL_FORCE_KERNEL names another kernel";
+    } else if (entry->held_back && !forced) {
+      verdict.reason = concat(
+          "held back until it has passed every test on a GPU: FOVEAL_FORCE_KERNEL=", entry->name,
+          " chooses it");
     } else {
       Candidate candidate{entry, entry->configure(problem, geometry, device), 0};
       candidate.predicted_time_us = entry->predict(problem, geometry, candidate.config, device);
