@@ -21,6 +21,7 @@
 
 #include "bench/read_floor.hpp"
 #include "cuda/portable/decode/config.hpp"
+#include "cuda/portable/decode/direct_args.hpp"
 #include "plan/kernel_table.hpp"
 #include "problem/geometry.hpp"
 
@@ -53,6 +54,7 @@ constexpr Shape kShapes[] = {
     {"b1 16/16 kv1024", 1, 16, 16, 1024, 128},
     {"b1 16/16 kv4096", 1, 16, 16, 4096, 128},
     {"b1 16/16 kv8192", 1, 16, 16, 8192, 128},
+    {"b1 16/16 kv4096 page 64", 1, 16, 16, 4096, 128, 64},
     {"b1 32/8 kv8192", 1, 32, 8, 8192, 128},
     {"b1 32/8 kv131072", 1, 32, 8, 131072, 128},
     {"b16 32/8 kv8192", 16, 32, 8, 8192, 128},
@@ -210,7 +212,11 @@ std::vector<KernelConfig> configurations(const Shape& shape,
         static_cast<int>(warps), static_cast<int>(stages),
         config.num_splits > 1 ? static_cast<int>(config.num_splits) : 0,
         blocks > 0 ? static_cast<int>(shape.batch) : 0);
-    if (layout.total > device.smem_per_block_bytes) return;
+    const int rows = static_cast<int>(geometry.seqlen_q * geometry.qhead_per_khead);
+    const auto direct = foveal::cuda::decode::direct_layout(
+        foveal::cuda::decode::headdim_tile(geometry), rows, static_cast<int>(warps),
+        static_cast<int>(stages), static_cast<int>(config.num_splits));
+    if (std::max(layout.total, direct.total) > device.smem_per_block_bytes) return;
     foveal::cuda::decode::size_workspace(config, geometry);
     list.push_back(config);
   };
@@ -296,7 +302,16 @@ void measure(const Shape& shape, bool all) {
   add("PLANNED " + name_of(planned), planned);
   AttentionProblem invariant = problem;
   invariant.batch_invariant = true;
-  add("INVARIANT", entry->configure(invariant, geometry, *device));
+  const KernelConfig planned_invariant = entry->configure(invariant, geometry, *device);
+  add("INVARIANT", planned_invariant);
+  for (const std::int64_t keys : {1024, 2048, 4096}) {
+    if (planned_invariant.num_blocks > 0) break;
+    KernelConfig config = planned_invariant;
+    config.split_keys = keys;
+    config.num_splits = config.cluster_size = std::clamp<std::int64_t>(
+        (shape.seqlen_k + keys - 1) / keys, 1, foveal::cuda::decode::kMaxInvariantParts);
+    add("invariant, parts of " + std::to_string(keys), config);
+  }
   if (all) {
     for (const KernelConfig& config : configurations(shape, geometry, planned, *device)) {
       add(name_of(config), config);

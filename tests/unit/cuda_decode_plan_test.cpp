@@ -1,4 +1,5 @@
 // What cuda_decode plans from shapes and a GPU's description, and what it refuses.
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -8,7 +9,7 @@
 #include <foveal/plan.hpp>
 
 #include "cuda/portable/decode/config.hpp"
-#include "cuda/portable/decode/shared_layout.hpp"
+#include "cuda/portable/decode/direct_args.hpp"
 #include "plan/kernel_table.hpp"
 
 namespace foveal::cuda {
@@ -72,25 +73,67 @@ TEST(CudaDecodePlan, LengthsOnTheDeviceAreBalanced) {
   EXPECT_EQ(configure(problem, h200()).workspace_bytes(), config.workspace_bytes());
 }
 
-TEST(CudaDecodePlan, BatchInvariantSplitsAreOfTheSequenceAlone) {
-  for (const std::int64_t batch : {1, 3, 64, 4096}) {
-    for (const char* device : {"sm_80", "sm_90", "sm_120"}) {
-      AttentionProblem problem = decode_problem(batch, 32, 8, 8192);
-      problem.batch_invariant = true;
-      const planner::KernelConfig config = configure(problem, *device_from_name(device));
-      EXPECT_EQ(config.split_keys, decode::kInvariantSplitKeys);
-      EXPECT_GT(config.num_blocks, 0);
-      // Keys are dealt to the warps: their number must not follow the batch either.
-      AttentionProblem alone = decode_problem(1, 32, 8, 8192);
-      alone.batch_invariant = true;
-      EXPECT_EQ(config.num_threads, configure(alone, *device_from_name(device)).num_threads);
+AttentionProblem invariant_problem(std::int64_t batch, std::int64_t nheads_k,
+                                   std::int64_t seqlen_k) {
+  AttentionProblem problem = decode_problem(batch, 4 * nheads_k, nheads_k, seqlen_k);
+  problem.batch_invariant = true;
+  return problem;
+}
+
+TEST(CudaDecodePlan, BatchInvariantPartsAreOfTheSequenceAlone) {
+  for (const char* device : {"sm_90", "sm_120"}) {
+    const planner::KernelConfig alone =
+        configure(invariant_problem(1, 8, 1), *device_from_name(device));
+    for (const std::int64_t batch : {1, 3, 64, 4096}) {
+      for (const std::int64_t seqlen_k : {64, 2048, 2049, 8192, 131072}) {
+        const planner::KernelConfig config =
+            configure(invariant_problem(batch, 8, seqlen_k), *device_from_name(device));
+        EXPECT_EQ(config.split_keys, decode::kInvariantPartKeys);
+        EXPECT_EQ(config.num_blocks, 0);
+        EXPECT_EQ(config.workspace_bytes(), 0);
+        EXPECT_EQ(config.cluster_size, config.num_splits);
+        // The longest sequence finds all of its parts.
+        const std::int64_t longest = (seqlen_k + config.split_keys - 1) / config.split_keys;
+        EXPECT_EQ(config.num_splits, std::min<std::int64_t>(longest, decode::kMaxInvariantParts));
+        // Keys are dealt to the warps: their number must not follow the batch either.
+        EXPECT_EQ(config.num_threads, alone.num_threads);
+      }
     }
   }
-  AttentionProblem huge = decode_problem(1, 8, 8, std::int64_t{1} << 24);
-  huge.batch_invariant = true;
-  const planner::KernelConfig config = configure(huge, h200());
+}
+
+TEST(CudaDecodePlan, BatchInvariantSplitsOfFewHeadsAreOfTheSequenceAlone) {
+  for (const std::int64_t batch : {1, 3, 64, 4096}) {
+    for (const char* device : {"sm_80", "sm_90", "sm_120"}) {
+      const planner::KernelConfig config =
+          configure(invariant_problem(batch, 2, 8192), *device_from_name(device));
+      EXPECT_EQ(config.split_keys, decode::kInvariantSplitKeys);
+      EXPECT_GT(config.num_blocks, 0);
+      EXPECT_EQ(config.num_threads,
+                configure(invariant_problem(1, 2, 8192), *device_from_name(device)).num_threads);
+    }
+  }
+  const planner::KernelConfig config =
+      configure(invariant_problem(1, 2, std::int64_t{1} << 24), h200());
   EXPECT_GT(config.split_keys, decode::kInvariantSplitKeys);
   EXPECT_LE((std::int64_t{1} << 24) / config.split_keys, decode::kMaxMergedParts);
+}
+
+TEST(CudaDecodePlan, PartsOfAnInvariantSplitFollowFromItsLengthAlone) {
+  constexpr std::int32_t kPart = 128;
+  for (std::int32_t blocks = 0; blocks < 5000; ++blocks) {
+    const std::int32_t size = decode::part_blocks(blocks, kPart, 1, Divisor(1));
+    EXPECT_EQ(size, decode::part_blocks(blocks, kPart, 8, Divisor(8)));
+    EXPECT_GE(size, kPart);
+    EXPECT_GE(size * decode::kMaxInvariantParts, blocks);
+  }
+  for (std::int32_t splits = 1; splits <= 8; ++splits) {
+    for (std::int32_t blocks = 0; blocks < 200; ++blocks) {
+      const std::int32_t size =
+          decode::part_blocks(blocks, 0, splits, Divisor(static_cast<std::uint32_t>(splits)));
+      EXPECT_EQ(size, (blocks + splits - 1) / splits);
+    }
+  }
 }
 
 TEST(CudaDecodePlan, RowsOfAGroupAndOfSeveralTokensShareTiles) {
@@ -119,6 +162,17 @@ TEST(CudaDecodePlan, EveryShapeFitsInTheSharedMemoryOfSmallGpus) {
                 static_cast<int>(config.num_threads / 32), static_cast<int>(config.num_stages),
                 config.num_splits > 1 ? static_cast<int>(config.num_splits) : 0,
                 config.num_blocks > 0 ? static_cast<int>(batch) : 0);
+            const std::int64_t rows = geometry.seqlen_q * geometry.qhead_per_khead;
+            if (rows <= decode::kTileRows && headdim <= decode::kMaxDirectHeaddim) {
+              EXPECT_LE(
+                  decode::direct_layout(decode::headdim_tile(geometry), static_cast<int>(rows),
+                                        static_cast<int>(config.num_threads / 32),
+                                        static_cast<int>(config.num_stages),
+                                        static_cast<int>(config.num_splits))
+                      .total,
+                  device.smem_per_block_bytes)
+                  << name << " headdim " << headdim << " tokens " << tokens << " batch " << batch;
+            }
             EXPECT_LE(layout.total, device.smem_per_block_bytes)
                 << name << " headdim " << headdim << " tokens " << tokens << " batch " << batch;
             EXPECT_GE(config.num_stages, 2);

@@ -7,9 +7,6 @@
 
 namespace foveal::cuda::ptx {
 
-/// Keeps the compiler from dropping a load whose value nobody needs.
-FOVEAL_DEVICE void keep(std::uint32_t value) { asm volatile("" ::"r"(value)); }
-
 /// Stores a flag: what the calling thread wrote or saw before is seen by whoever loads the flag
 /// with load_acquire.
 FOVEAL_DEVICE void store_release(std::uint64_t* flag, std::uint64_t value) {

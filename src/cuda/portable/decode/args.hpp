@@ -11,6 +11,9 @@
 
 namespace foveal::cuda::decode {
 
+/// Scores are in log2 units from the scale on.
+inline constexpr float kLog2E = 1.4426950408889634f;
+
 enum class Schedule : std::int32_t {
   /// Each unit has num_splits blocks, a cluster (sm_90 and newer) where that is above 1, and the
   /// others send their results into the shared memory of the first. Least latency.
@@ -47,6 +50,20 @@ FOVEAL_HOST_DEVICE inline Sequence make_sequence(const algorithm::SeqlenSource& 
   return sequence;
 }
 
+/// Most parts that batch_invariant makes of a unit under kClusters.
+inline constexpr std::int32_t kMaxInvariantParts = 8;
+
+/// kClusters: key blocks of each of a unit's parts; the last may have less, and some none.
+/// `splits` divides by num_splits. With `split_blocks` > 0 (batch_invariant) the size depends on
+/// nothing but the unit's own blocks; num_splits is then as many as the longest sequence can have.
+FOVEAL_HOST_DEVICE constexpr std::int32_t part_blocks(std::int32_t num_blocks,
+                                                      std::int32_t split_blocks,
+                                                      std::int32_t num_splits,
+                                                      const Divisor& splits) {
+  if (split_blocks > 0) return max_of(split_blocks, ceil_div(num_blocks, kMaxInvariantParts));
+  return splits.quotient(num_blocks + num_splits - 1);
+}
+
 struct DecodeArgs {
   AttentionArgs attention;
   algorithm::BasicWindow<std::int32_t> window;  ///< The attention's, in 32 bits.
@@ -59,6 +76,7 @@ struct DecodeArgs {
   std::int32_t num_stages = 2;
   std::int32_t row_tiles = 1;       ///< kClusters: of a sequence with the most query rows.
   std::int32_t num_splits = 1;      ///< kClusters
+  std::int32_t split_blocks = 0;    ///< kClusters: as for part_blocks.
   std::int32_t granule_blocks = 0;  ///< kBalanced: key blocks of a granule.
   std::int32_t max_splits = 0;      ///< kBalanced: of a unit, when all have the same length.
   /// kBalanced: every granule leaves a result of its own, so that bits don't depend on where a

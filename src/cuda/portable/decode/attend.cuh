@@ -12,7 +12,6 @@
 
 namespace foveal::cuda::decode {
 
-inline constexpr float kLog2E = 1.4426950408889634f;
 inline constexpr float kLn2 = 0.6931471805599453f;
 
 /// Running softmax of kTiles x 8 packed rows over the warp's keys, maxima in log2 units. Index h of
@@ -93,9 +92,9 @@ class QueryTile {
 };
 
 /// S^T of one block, before the scale: element i of a tile is key g + 8 * (i / 2), row 2t + i % 2.
-template <class Element, int kHeaddim, int kTiles>
+template <class Element, int kHeaddim, int kTiles, class Queries>
 FOVEAL_DEVICE void multiply_keys(float (&scores)[kTiles][4], std::uint32_t k_tile,
-                                 const QueryTile<kHeaddim, kTiles>& queries) {
+                                 const Queries& queries) {
   constexpr int kRowBytes = kHeaddim * 2;
   const int lane = static_cast<int>(threadIdx.x % 32);
   // One tile alone would wait for each product before the next: it gets a second chain of sums.

@@ -5,7 +5,7 @@
 
 #include "core/format.hpp"
 #include "core/integer.hpp"
-#include "cuda/portable/decode/shared_layout.hpp"
+#include "cuda/portable/decode/direct_args.hpp"
 
 namespace foveal::cuda::decode {
 namespace {
@@ -53,11 +53,18 @@ struct Ring {
 struct RingNeeds {
   int headdim = 0;
   int rows = 0;
-  int splits = 0;        ///< Whose results a cluster's first block receives.
+  int splits = 0;        ///< Whose results a cluster's blocks receive.
+  int direct_rows = 0;   ///< Packed rows, where the direct kernel may run; 0: it can't.
   int batch_prefix = 0;  ///< Sequences that the balanced schedule scans.
 };
 
+/// A plan holds for any alignment of the pointers, so both kernels must fit.
 bool fits(const RingNeeds& needs, const Ring& ring, std::int64_t bytes) {
+  if (needs.direct_rows > 0 && direct_layout(needs.headdim, needs.direct_rows, ring.warps,
+                                             ring.stages, max_of(needs.splits, 1))
+                                       .total > bytes) {
+    return false;
+  }
   return shared_layout(needs.headdim, needs.rows, ring.warps, ring.stages, needs.splits,
                        needs.batch_prefix)
              .total <= bytes;
@@ -70,13 +77,12 @@ Ring widest_ring(const RingNeeds& needs, int stages, std::int64_t bytes) {
   return ring;
 }
 
-/// A block that has a multiprocessor for itself takes three stages, which hide what a warp
-/// computes, where four warps have room for them; one that shares it takes two, and as many warps
-/// as fit.
-Ring fit_ring(const RingNeeds& needs, std::int64_t bytes, bool alone) {
-  if (alone) {
-    const Ring deep = widest_ring(needs, 3, bytes);
-    if (deep.warps >= 4) return deep;
+/// Three stages where they are wanted and four warps have room for them; otherwise two, and as many
+/// warps as fit.
+Ring fit_ring(const RingNeeds& needs, std::int64_t bytes, bool deep) {
+  if (deep) {
+    const Ring three = widest_ring(needs, 3, bytes);
+    if (three.warps >= 4) return three;
   }
   const Ring wide = widest_ring(needs, 2, bytes);
   return wide.warps > 0 ? wide : Ring{1, 2};
@@ -92,9 +98,27 @@ std::int64_t tile_rows(const AttentionGeometry& geometry) {
   }
 }
 
+/// Packed rows of a tile that the direct kernel may be given, by shape alone; 0: it takes no such.
+int direct_rows(const AttentionGeometry& geometry, std::int64_t rows) {
+  return rows == kTileRows && headdim_tile(geometry) <= kMaxDirectHeaddim
+             ? static_cast<int>(geometry.seqlen_q * geometry.qhead_per_khead)
+             : 0;
+}
+
 /// Tiles of rows of all sequences and KV heads.
 std::int64_t num_units(const AttentionGeometry& geometry, std::int64_t rows) {
   return geometry.batch * geometry.nheads_k * row_tiles_per_sequence(geometry, rows);
+}
+
+/// Whether the direct kernel takes the problem, for aligned pointers (direct_args.cpp).
+bool is_direct(const AttentionProblem& problem, const AttentionGeometry& geometry,
+               std::int64_t rows) {
+  const bool plain = problem.softcap == 0.0f && !problem.alibi_slopes.present() &&
+                     !problem.block_table.present() && !problem.cache_batch_idx.present();
+  const bool lengths = !problem.cu_seqlens_q.present() && !problem.cu_seqlens_k.present() &&
+                       !problem.seqused_q.present() && !problem.leftpad_k.present();
+  return plain && lengths && direct_rows(geometry, rows) > 0 &&
+         geometry.headdim == headdim_tile(geometry) && geometry.headdim_v == geometry.headdim;
 }
 
 bool lengths_vary(const AttentionProblem& problem, const AttentionGeometry& geometry) {
@@ -132,7 +156,8 @@ ClusterChoice choose_cluster(const Traffic& traffic, const AttentionGeometry& ge
   for (std::int64_t size = 2; size <= kMaxClusterSize; size *= 2) {
     const RingNeeds needs{.headdim = headdim_tile(geometry),
                           .rows = static_cast<int>(rows),
-                          .splits = static_cast<int>(size)};
+                          .splits = static_cast<int>(size),
+                          .direct_rows = direct_rows(geometry, rows)};
     if (units * size > device.num_sms / 2 || geometry.seqlen_k < size * kMinSplitKeys ||
         !fits(needs, {2, 2}, device.smem_per_block_bytes)) {
       break;
@@ -159,18 +184,70 @@ int prefix_sequences(const KernelConfig& config, const AttentionGeometry& geomet
   return config.num_blocks > 0 ? static_cast<int>(geometry.batch) : 0;
 }
 
-void set_ring(KernelConfig& config, const AttentionGeometry& geometry, const DeviceInfo& device,
-              bool shared_sm) {
-  const RingNeeds needs{.headdim = headdim_tile(geometry),
-                        .rows = static_cast<int>(config.tile.m),
-                        .splits = config.num_splits > 1 ? static_cast<int>(config.num_splits) : 0,
-                        .batch_prefix = prefix_sequences(config, geometry)};
-  const std::int64_t bytes =
-      shared_sm ? half_of(device.smem_per_block_bytes) : device.smem_per_block_bytes;
-  const Ring ring = fit_ring(needs, bytes, !shared_sm);
+std::int64_t ring_bytes(const DeviceInfo& device, bool shared_sm) {
+  return shared_sm ? half_of(device.smem_per_block_bytes) : device.smem_per_block_bytes;
+}
+
+/// `deep`: three stages rather than two, where there is room.
+void set_ring(KernelConfig& config, const RingNeeds& needs, std::int64_t bytes, bool deep) {
+  const Ring ring = fit_ring(needs, bytes, deep);
   config.num_stages = ring.stages;
   config.num_threads = 32 * ring.warps;
   config.tile.n = kBlockKeys * ring.warps;
+}
+
+/// Under batch_invariant neither the batch nor its lengths may decide.
+bool invariant_by_clusters(const AttentionGeometry& geometry, std::int64_t rows,
+                           const DeviceInfo& device) {
+  return has_clusters(device) && direct_rows(geometry, rows) > 0 &&
+         geometry.nheads_k >= kMinInvariantHeads;
+}
+
+/// Parts by each sequence's own length. The keys are dealt to the warps, so that their number must
+/// not follow the number of parts of the longest.
+void split_invariantly(KernelConfig& config, const AttentionGeometry& geometry,
+                       const DeviceInfo& device) {
+  config.split_keys = kInvariantPartKeys;
+  config.num_splits = clamp_to<std::int64_t>(ceil_div(geometry.seqlen_k, kInvariantPartKeys), 1,
+                                             kMaxInvariantParts);
+  config.cluster_size = config.num_splits;
+  const RingNeeds needs{.headdim = headdim_tile(geometry),
+                        .rows = static_cast<int>(config.tile.m),
+                        .splits = kMaxInvariantParts,
+                        .direct_rows = direct_rows(geometry, config.tile.m)};
+  set_ring(config, needs, device.smem_per_block_bytes, /*deep=*/false);
+}
+
+void share_evenly(KernelConfig& config, const AttentionProblem& problem,
+                  const AttentionGeometry& geometry, const DeviceInfo& device) {
+  const bool shared_sm =
+      blocks_share_sm(geometry, config.tile.m, 2 * std::int64_t{device.num_sms}, device);
+  config.num_blocks = device.num_sms * (shared_sm ? 2 : 1);
+  if (problem.batch_invariant) {
+    config.split_keys =
+        kInvariantSplitKeys *
+        max_of<std::int64_t>(ceil_div(geometry.seqlen_k, kInvariantSplitKeys * kMaxMergedParts), 1);
+  }
+  const RingNeeds needs{.headdim = headdim_tile(geometry),
+                        .rows = static_cast<int>(config.tile.m),
+                        .batch_prefix = prefix_sequences(config, geometry)};
+  set_ring(config, needs, ring_bytes(device, shared_sm), !shared_sm);
+}
+
+/// In a cluster the direct kernel's copies are all under way with two stages, and a third costs
+/// time at every length (bench/results/h200/decode_direct.txt).
+void split_over_clusters(KernelConfig& config, const AttentionProblem& problem,
+                         const AttentionGeometry& geometry, const DeviceInfo& device,
+                         std::int64_t size) {
+  config.num_splits = config.cluster_size = size;
+  const bool shared_sm =
+      blocks_share_sm(geometry, config.tile.m, num_units(geometry, config.tile.m) * size, device);
+  const RingNeeds needs{.headdim = headdim_tile(geometry),
+                        .rows = static_cast<int>(config.tile.m),
+                        .splits = size > 1 ? static_cast<int>(size) : 0,
+                        .direct_rows = direct_rows(geometry, config.tile.m)};
+  const bool deep = !shared_sm && (size == 1 || !is_direct(problem, geometry, config.tile.m));
+  set_ring(config, needs, ring_bytes(device, shared_sm), deep);
 }
 
 void add_notes(const AttentionProblem& problem, const AttentionGeometry& geometry,
@@ -234,30 +311,20 @@ KernelConfig configure_decode(const AttentionProblem& problem, const AttentionGe
   KernelConfig config;
   config.tile.m = tile_rows(geometry);
   config.pack_gqa = geometry.qhead_per_khead > 1;
-  const std::int64_t units = num_units(geometry, config.tile.m);
   const Traffic traffic = traffic_of(problem, device);
   const ClusterChoice cluster = choose_cluster(traffic, geometry, config.tile.m, device);
 
   const double balanced_us = time_us(traffic, device.num_sms, device.num_sms) + kGlobalMergeUs;
   const bool can_balance = geometry.batch <= kMaxBalancedBatch;
   const bool few_keys = cluster.size > 1 && cluster.us <= balanced_us;
-  if (problem.batch_invariant ||
-      (can_balance && !few_keys && (lengths_vary(problem, geometry) || balanced_us < cluster.us))) {
-    const bool shared_sm =
-        blocks_share_sm(geometry, config.tile.m, 2 * std::int64_t{device.num_sms}, device);
-    config.num_blocks = device.num_sms * (shared_sm ? 2 : 1);
-    if (problem.batch_invariant) {
-      config.split_keys =
-          kInvariantSplitKeys *
-          max_of<std::int64_t>(ceil_div(geometry.seqlen_k, kInvariantSplitKeys * kMaxMergedParts),
-                               1);
-    }
-    set_ring(config, geometry, device, shared_sm);
+  if (problem.batch_invariant && invariant_by_clusters(geometry, config.tile.m, device)) {
+    split_invariantly(config, geometry, device);
+  } else if (problem.batch_invariant ||
+             (can_balance && !few_keys &&
+              (lengths_vary(problem, geometry) || balanced_us < cluster.us))) {
+    share_evenly(config, problem, geometry, device);
   } else {
-    config.num_splits = cluster.size;
-    config.cluster_size = cluster.size;
-    set_ring(config, geometry, device,
-             blocks_share_sm(geometry, config.tile.m, units * cluster.size, device));
+    split_over_clusters(config, problem, geometry, device, cluster.size);
   }
   size_workspace(config, geometry);
   add_notes(problem, geometry, device, config);

@@ -15,6 +15,13 @@ inline constexpr std::int64_t kMaxQueryTokens = 16;
 /// sequence would have more than kMaxMergedParts splits.
 inline constexpr std::int64_t kInvariantSplitKeys = 2048;
 
+/// Keys of a part under batch_invariant where parts are clusters; an eighth of a longer sequence.
+inline constexpr std::int64_t kInvariantPartKeys = 2048;
+
+/// KV heads from which eight parts of each, at the most, use a GPU well enough: a property of the
+/// model, not of a batch.
+inline constexpr std::int64_t kMinInvariantHeads = 8;
+
 /// Sequences whose lengths a block can scan in shared memory: what the balanced schedule, and with
 /// it batch_invariant, can do.
 inline constexpr std::int64_t kMaxBalancedBatch = 4096;

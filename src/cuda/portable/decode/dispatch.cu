@@ -28,6 +28,15 @@ Status launch_of(int headdim_tile, int row_tiles, const DecodeArgs& args, const 
   }
 }
 
+template <class Element>
+Status launch_direct_of(int headdim, const DirectArgs& args, const DecodeGrid& grid, void* stream) {
+  switch (headdim) {
+    case 64: return launch_direct_instance<Element, 64>(args, grid, stream);
+    case 128: return launch_direct_instance<Element, 128>(args, grid, stream);
+    default: return launch_direct_instance<Element, 256>(args, grid, stream);
+  }
+}
+
 /// SplitMix64 (Steele et al. 2014): a bijection, so that different counts give different numbers.
 std::uint64_t mix(std::uint64_t value) {
   value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9u;
@@ -47,6 +56,12 @@ Status launch_decode(DType dtype, int headdim_tile, int row_tiles, const DecodeA
   return dtype == DType::kFloat16
              ? launch_of<__half>(headdim_tile, row_tiles, args, grid, stream)
              : launch_of<__nv_bfloat16>(headdim_tile, row_tiles, args, grid, stream);
+}
+
+Status launch_direct(DType dtype, int headdim, const DirectArgs& args, const DecodeGrid& grid,
+                     void* stream) {
+  return dtype == DType::kFloat16 ? launch_direct_of<__half>(headdim, args, grid, stream)
+                                  : launch_direct_of<__nv_bfloat16>(headdim, args, grid, stream);
 }
 
 std::uint64_t make_nonce() {

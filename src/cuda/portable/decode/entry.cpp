@@ -129,14 +129,22 @@ Status launch(const planner::LaunchContext& context) {
     grid.num_blocks = config.num_blocks;
   } else {
     args.num_splits = static_cast<std::int32_t>(config.num_splits);
+    args.split_blocks = static_cast<std::int32_t>(config.split_keys / decode::kBlockKeys);
     grid.num_blocks = config.num_splits;
     grid.num_heads = geometry.nheads_k * row_tiles;
     grid.num_sequences = geometry.batch;
     grid.cluster_size = static_cast<int>(config.cluster_size);
   }
-  return decode::launch_decode(context.problem.q.dtype, decode::headdim_tile(geometry),
-                               static_cast<int>(config.tile.m / decode::kTileRows), args, grid,
-                               context.stream);
+  const DType dtype = context.problem.q.dtype;
+  const int headdim = decode::headdim_tile(geometry);
+  const auto tile_rows = static_cast<int>(config.tile.m);
+  if (const auto direct = decode::make_direct_args(args, headdim, tile_rows)) {
+    return decode::launch_direct(dtype, headdim, *direct, grid, context.stream);
+  }
+  // The direct kernel has more warps at headdim 64.
+  const int row_tiles_of_8 = tile_rows / decode::kTileRows;
+  grid.num_warps = min_of(grid.num_warps, decode::max_warps(headdim, row_tiles_of_8));
+  return decode::launch_decode(dtype, headdim, row_tiles_of_8, args, grid, context.stream);
 }
 
 constexpr auto kLaunch = &launch;

@@ -31,7 +31,6 @@ class DecodeBlock {
                               args.schedule == Schedule::kBalanced ? args.attention.batch : 0)) {}
 
   FOVEAL_DEVICE void run() {
-    prefetch_arguments();
     TaskList<kRows> tasks(args_, reinterpret_cast<std::int32_t*>(shared_ + layout_.prefix));
     while (!tasks.done()) {
       run_task(tasks.next(), tasks.shares());
@@ -40,19 +39,6 @@ class DecodeBlock {
   }
 
  private:
-  /// The arguments come through a cache that misses one line at a time, several times before the
-  /// first key could be asked for: each warp fetches a line of its own. What that gains by
-  /// itself is open (docs/kernels/cuda_decode.md).
-  FOVEAL_DEVICE void prefetch_arguments() const {
-    constexpr int kLineWords = 16;
-    const auto* words = reinterpret_cast<const std::uint32_t*>(&args_);
-    for (int word = warp() * kLineWords; word < static_cast<int>(sizeof(DecodeArgs) / 4);
-         word += num_warps() * kLineWords) {
-      ptx::keep(words[word]);
-    }
-    __syncthreads();
-  }
-
   static FOVEAL_DEVICE int num_warps() { return static_cast<int>(blockDim.x / 32); }
   static FOVEAL_DEVICE int warp() { return static_cast<int>(threadIdx.x / 32); }
 

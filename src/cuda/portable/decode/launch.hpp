@@ -5,7 +5,7 @@
 
 #include <foveal/status.hpp>
 
-#include "cuda/portable/decode/args.hpp"
+#include "cuda/portable/decode/direct_args.hpp"
 
 namespace foveal::cuda::decode {
 
@@ -21,6 +21,15 @@ struct DecodeGrid {
 /// memory. Defined in instances/*.cu.
 template <class Element, int kHeaddim, int kTiles>
 [[nodiscard]] Status launch_instance(const DecodeArgs& args, const DecodeGrid& grid, void* stream);
+
+/// The direct kernel. Defined in instances/direct_*.cu.
+template <class Element, int kHeaddim>
+[[nodiscard]] Status launch_direct_instance(const DirectArgs& args, const DecodeGrid& grid,
+                                            void* stream);
+
+/// Calls the direct instance of a dtype and headdim.
+[[nodiscard]] Status launch_direct(DType dtype, int headdim, const DirectArgs& args,
+                                   const DecodeGrid& grid, void* stream);
 
 /// Calls the instance of a dtype, padded headdim and number of row tiles.
 [[nodiscard]] Status launch_decode(DType dtype, int headdim_tile, int row_tiles,

@@ -174,10 +174,10 @@ class TaskList {
     task.b = static_cast<int>(blockIdx.z);
     task.head_k = args_.row_tiles == 1 ? head : args_.tiles.quotient(head);
     task.sequence = sequence_of<kRows>(args_, task.b);
-    // algorithm::split_blocks, with the known divisor.
     const int blocks = task.sequence.num_blocks;
-    task.block_min = args_.splits.quotient(blocks * split);
-    task.block_max = args_.splits.quotient(blocks * (split + 1));
+    const int size = part_blocks(blocks, args_.split_blocks, args_.num_splits, args_.splits);
+    task.block_min = min_of(split * size, blocks);
+    task.block_max = split + 1 < args_.num_splits ? min_of((split + 1) * size, blocks) : blocks;
     task.destination = args_.num_splits == 1 ? Destination::kResult : Destination::kCluster;
     --end_;
     return task;

@@ -1,0 +1,95 @@
+#include "cuda/portable/decode/direct_args.hpp"
+
+#include <limits>
+
+namespace foveal::cuda::decode {
+namespace {
+
+/// Elements of a 16-byte unit.
+constexpr std::int64_t kUnit = 8;
+
+/// A row's bytes are counted in 32 bits.
+constexpr std::int64_t kMaxRowUnits = std::numeric_limits<std::uint32_t>::max() / 16;
+
+bool fixed_or_seqused_k(const algorithm::SeqlenSource& lengths) {
+  return lengths.cu_seqlens_q == nullptr && lengths.cu_seqlens_k == nullptr &&
+         lengths.seqused_q == nullptr && lengths.leftpad_k == nullptr;
+}
+
+/// Whether the kernel has the features at all.
+bool takes(const DecodeArgs& args, int headdim_tile, int tile_rows) {
+  const AttentionArgs& attention = args.attention;
+  const bool plain_scores =
+      attention.score.softcap == 0.0f && attention.score.alibi_slopes == nullptr;
+  const bool dense =
+      attention.k.layout.block_table == nullptr && attention.cache_batch_idx == nullptr;
+  return args.schedule == Schedule::kClusters && args.num_splits <= kMaxDirectSplits &&
+         args.row_tiles == 1 && tile_rows == kTileRows && headdim_tile <= kMaxDirectHeaddim &&
+         attention.headdim == headdim_tile && attention.headdim_v == headdim_tile &&
+         args.vectorised && args.queries_vectorised && plain_scores && dense &&
+         fixed_or_seqused_k(attention.lengths);
+}
+
+/// A stride in 16-byte units; that of an axis with one entry counts for nothing.
+std::optional<std::uint32_t> units(std::int64_t stride, std::int64_t entries, std::int64_t most) {
+  if (entries <= 1) return 0;
+  if (stride < 0 || stride % kUnit != 0 || stride / kUnit > most) return std::nullopt;
+  return static_cast<std::uint32_t>(stride / kUnit);
+}
+
+std::optional<DirectOperand> direct_operand(const KeyOperand& operand,
+                                            const AttentionArgs& attention) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::uint32_t>::max();
+  const auto batch = units(operand.layout.page_stride, attention.batch, kMost);
+  const auto head = units(operand.layout.head_stride, attention.nheads_k, kMost);
+  const auto row = units(operand.layout.row_stride, attention.lengths.rows_k, kMaxRowUnits);
+  if (!batch || !head || !row) return std::nullopt;
+  return DirectOperand{operand.data, *batch, *head, *row};
+}
+
+/// Whether four elements of every row of a 16-bit `out` can be stored as 8 bytes.
+bool stores_quads(const RowOperand& out) {
+  const RowStrides& strides = out.strides;
+  return strides.dim == 1 && reinterpret_cast<std::uintptr_t>(out.data) % 8 == 0 &&
+         (strides.batch | strides.row | strides.head) % 4 == 0;
+}
+
+}  // namespace
+
+std::optional<DirectArgs> make_direct_args(const DecodeArgs& args, int headdim_tile,
+                                           int tile_rows) {
+  if (!takes(args, headdim_tile, tile_rows)) return std::nullopt;
+  const AttentionArgs& attention = args.attention;
+  const auto k = direct_operand(attention.k, attention);
+  const auto v = direct_operand(attention.v, attention);
+  if (!k || !v) return std::nullopt;
+  const algorithm::SeqlenSource& lengths = attention.lengths;
+  DirectArgs direct;
+  direct.k = *k;
+  direct.v = *v;
+  direct.keys = args.sequence.keys;
+  direct.splits = args.splits;
+  direct.num_splits = args.num_splits;
+  direct.split_blocks = args.split_blocks;
+  direct.num_stages = args.num_stages;
+  direct.seqused_k = lengths.seqused_k;
+  direct.mask = {static_cast<std::int32_t>(lengths.rows_q),
+                 static_cast<std::int32_t>(lengths.rows_k), args.window};
+  direct.seqlen_new = static_cast<std::int32_t>(lengths.seqlen_new);
+  direct.num_rows = static_cast<std::int32_t>(lengths.rows_q) * attention.qhead_per_khead;
+  direct.qhead_per_khead = attention.qhead_per_khead;
+  direct.group = args.group;
+  direct.num_quads_a_block = ceil_div(headdim_tile / 4, args.num_splits);
+  direct.quads_a_block = Divisor(static_cast<std::uint32_t>(direct.num_quads_a_block));
+  direct.scale_log2 = attention.score.softmax_scale * kLog2E;
+  direct.q = attention.q;
+  direct.out = attention.out;
+  direct.out_dtype = attention.out_dtype;
+  direct.store_quads = attention.out_dtype != DType::kFloat32 && stores_quads(attention.out);
+  direct.lse = attention.lse;
+  direct.sinks = attention.sinks;
+  direct.sink_stride = attention.sink_stride;
+  return direct;
+}
+
+}  // namespace foveal::cuda::decode

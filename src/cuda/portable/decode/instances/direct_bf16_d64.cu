@@ -1,0 +1,8 @@
+#include "cuda/portable/decode/direct_launch.cuh"
+
+namespace foveal::cuda::decode {
+
+template Status launch_direct_instance<__nv_bfloat16, 64>(const DirectArgs& args,
+                                                          const DecodeGrid& grid, void* stream);
+
+}  // namespace foveal::cuda::decode
