@@ -11,7 +11,8 @@ build=${1:-build/bundle}
 bundle=build/gpu-bundle
 max_megabytes=60
 programs=(foveal foveal_kernel_tests foveal_property_tests foveal_tools_tests)
-optional=(foveal_unit_tests foveal_decode_sweep example_c_decode_cache example_cpp_decode_cache)
+optional=(foveal_unit_tests foveal_decode_sweep foveal_launch_cost
+          example_c_decode_cache example_cpp_decode_cache)
 
 rm -rf "$bundle" "$bundle.tar.gz"
 mkdir -p "$bundle"/{bin,lib,share/bench,share/examples}
