@@ -53,6 +53,7 @@ if(FOVEAL_CUDA_ENABLED)
     # No PTX: a compute_90 image would refuse the instructions that only sm_90a has.
     foveal_add_cuda_objects(foveal_cuda_hopper ARCHS 90a SOURCES ${foveal_hopper_sources})
     list(APPEND foveal_object_targets foveal_cuda_hopper)
+    target_compile_definitions(foveal_objects PRIVATE FOVEAL_WITH_HOPPER)
   endif()
 endif()
 

@@ -11,6 +11,7 @@ constexpr auto kKernels = std::to_array<const KernelEntry*>({
     &cpu::kAppend,
     &cpu::kMerge,
     &cuda::kDecode,
+    &cuda::kHopperForward,
     &cuda::kPortableForward,
     &cuda::kPortableForwardFp32,
     &cuda::kPortableBackward,

@@ -1,0 +1,42 @@
+// What hopper_fwd is given: the attention, descriptions of q, k and v for the copy engine, and how
+// its tiles are numbered.
+#pragma once
+
+#include <cstdint>
+
+#include "algorithm/mask.hpp"
+#include "cuda/attention_args.hpp"
+#include "cuda/runtime/tensor_map.hpp"
+
+namespace foveal::cuda::hopper {
+
+/// Tiles in the order in which they are begun, the longest first.
+struct ForwardSchedule {
+  std::int32_t tile_m = 0;
+  std::int32_t m_blocks = 0;  ///< Dense q: tiles of a sequence and head.
+  /// Dense q: (sequence, head) pairs whose tiles are begun side by side: as many as share the L2
+  /// cache with their keys.
+  std::int32_t section = 1;
+  std::int32_t num_tiles = 0;  ///< Packed q: an upper bound.
+  bool packed = false;
+};
+
+struct ForwardArgs {
+  TensorMap q;  ///< (column, row, head, sequence); packed: one sequence.
+  TensorMap k;  ///< (column, row, head, sequence or page)
+  TensorMap v;
+  AttentionArgs attention;
+  algorithm::BasicWindow<std::int32_t> window;
+  ForwardSchedule schedule;
+  /// The number of tiles begun, in the lower half; valid where the upper half is the nonce's. Null
+  /// where every tile has a block of its own.
+  unsigned long long* begun = nullptr;
+  std::uint32_t nonce = 0;
+  std::int32_t box_rows = 0;  ///< Keys that one copy brings: a whole block, or a part of a page.
+  bool scale_first = false;   ///< The scale can't be taken into the exponent: softcap, or not > 0.
+  float scale_first_factor = 0;  ///< softmax_scale, over softcap where there is one.
+  bool out_whole_units = false;  ///< Out's rows are whole aligned units of 16 bytes.
+  bool out_in_pairs = false;     ///< Two adjacent elements of out can be stored at once.
+};
+
+}  // namespace foveal::cuda::hopper

@@ -1,0 +1,22 @@
+// Host side of an instance.
+#pragma once
+
+#include "cuda/hopper/fwd/kernel.cuh"
+#include "cuda/hopper/fwd/launch.hpp"
+#include "cuda/runtime/launch_kernel.hpp"
+
+namespace foveal::cuda::hopper {
+
+template <class Config, DType kDType>
+Status launch_forward(const ForwardArgs& args, std::int64_t num_blocks, void* stream) {
+  static SharedMemoryGrant grant;
+  using SharedMemory = typename ForwardShape<Config, kDType>::SharedMemory;
+  return launch_kernel("hopper_fwd", hopper_fwd<Config, kDType>, args,
+                       {.num_blocks = num_blocks,
+                        .num_threads = Config::tile.num_threads(),
+                        .shared_bytes = static_cast<int>(sizeof(SharedMemory)),
+                        .stream = stream},
+                       grant);
+}
+
+}  // namespace foveal::cuda::hopper
