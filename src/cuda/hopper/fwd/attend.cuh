@@ -1,6 +1,6 @@
 // The consumers: each warpgroup attends 64 of the tile's rows to its key blocks.
 // FlashAttention-3 (Shah et al. 2024), Alg. 2: scores of the next block are issued before this
-// one's weights meet v, and warpgroups take turns at the tensor cores.
+// one's weights meet v.
 #pragma once
 
 #include <cstdint>
@@ -134,8 +134,8 @@ class Consumer {
     clear(acc);  // only now: the first scores then have these registers
     Rescale rescale{{1.0f, 1.0f}, false};
 
-    // A turn begins where its block's weights are due. The compiler would hoist the wait for the
-    // former product over the exponentials, but not over the loop's edge.
+    // A round begins where a block's weights are due: anywhere but at the loop's edge the compiler
+    // hoists the wait for the product before over the exponentials.
 #pragma unroll 1
     for (;;) {
       ptx::wgmma_wait<0>();

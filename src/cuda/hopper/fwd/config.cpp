@@ -83,6 +83,8 @@ KernelConfig configure_forward(const AttentionProblem& problem, const AttentionG
   config.num_stages = tile.num_stages;
   config.num_threads = tile.num_threads();
   config.num_blocks = min_of<std::int64_t>(tiles, device.num_sms);
+  config.notes.push_back(
+      "where q, k or v does not begin at a multiple of 16 bytes, portable_fwd runs in its place");
   if (tiles > config.num_blocks) config.workspace = {{"tiles begun", 8}};
   return config;
 }
