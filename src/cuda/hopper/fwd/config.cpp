@@ -16,8 +16,12 @@ constexpr std::array kTiles = {ForwardHdim64::tile, ForwardHdim96::tile, Forward
 static_assert(kTiles.back().d == kMaxHeaddim);
 
 /// Share of the device's matrix rate that a full machine attains, causal and 16K
-/// (docs/kernels/hopper_fwd.md).
-double compute_share(const ForwardTile& tile) { return tile.d == 64 ? 0.65 : 0.8; }
+/// (bench/results/h200/gpu_ratio-prefill-joint.json).
+double compute_share(const ForwardTile& tile) {
+  if (tile.d <= 64) return 0.67;
+  if (tile.d <= 96) return 0.8;
+  return tile.d <= 128 ? 0.88 : 0.96;
+}
 constexpr double kReadShare = 0.7;
 
 /// Bytes of L2 cache that the keys of one section of heads may fill.
