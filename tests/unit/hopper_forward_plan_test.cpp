@@ -9,6 +9,7 @@
 
 #include "cuda/hopper/fwd/config.hpp"
 #include "plan/kernel_table.hpp"
+#include "support/scoped_environment.hpp"
 
 namespace foveal::cuda {
 namespace {
@@ -169,30 +170,39 @@ TEST(HopperForwardPlan, RefusesWithTheFieldAndTheLimit) {
       << message;
 }
 
+/// The choice between the two forwards, whether or not one of them is chosen unasked.
+Explanation choice(const AttentionProblem& problem) {
+  const test::ScopedEnvironment both("FOVEAL_FORCE_KERNEL", "hopper_fwd,portable_fwd");
+  const Result<Explanation> explanation = explain(problem, h200());
+  EXPECT_TRUE(explanation);
+  return explanation ? *explanation : Explanation{};
+}
+
 TEST(HopperForwardPlan, ThePlannerTakesItForPrefillAndSaysWhyNot) {
-  const Result<Explanation> taken = explain(prefill(1, 8192, 16, 16), h200());
-  ASSERT_TRUE(taken);
-  EXPECT_EQ(taken->kernel, "hopper_fwd");
+  EXPECT_EQ(choice(prefill(1, 8192, 16, 16)).kernel, "hopper_fwd");
 
   AttentionProblem problem = prefill(1, 8192, 16, 16);
   problem.dropout_p = 0.1f;
-  const Result<Explanation> refused = explain(problem, h200());
-  ASSERT_TRUE(refused);
-  EXPECT_EQ(refused->kernel, "portable_fwd");
+  const Explanation refused = choice(problem);
+  EXPECT_EQ(refused.kernel, "portable_fwd");
   bool said = false;
-  for (const KernelVerdict& verdict : refused->verdicts) {
+  for (const KernelVerdict& verdict : refused.verdicts) {
     said |= verdict.name == "hopper_fwd" && verdict.reason == "hopper_fwd takes no dropout";
   }
   EXPECT_TRUE(said);
+}
+
+TEST(HopperForwardPlan, FewRowsAgainstManyKeysAreSplitByAnotherKernel) {
+  AttentionProblem problem = prefill(1, 128, 8, 8);
+  problem.k = problem.v = TensorSpec::contiguous(DType::kFloat16, {1, 65536, 8, 128});
+  EXPECT_EQ(choice(problem).kernel, "portable_fwd");
 }
 
 TEST(HopperForwardPlan, BatchInvariantDoesNotLookAtTheBatch) {
   for (const std::int64_t batch : {1, 7, 512}) {
     AttentionProblem problem = prefill(batch, 2048, 8, 8);
     problem.batch_invariant = true;
-    const Result<Explanation> explanation = explain(problem, h200());
-    ASSERT_TRUE(explanation);
-    EXPECT_EQ(explanation->kernel, "hopper_fwd");
+    EXPECT_EQ(choice(problem).kernel, "hopper_fwd");
   }
 }
 
