@@ -14,6 +14,7 @@ constexpr auto kKernels = std::to_array<const KernelEntry*>({
     &cuda::kHopperForward,
     &cuda::kPortableForward,
     &cuda::kPortableForwardFp32,
+    &cuda::kHopperBackward,
     &cuda::kPortableBackward,
     &cuda::kPortableBackwardFp32,
     &cuda::kAppend,

@@ -28,6 +28,7 @@ extern const planner::KernelEntry kDecode;
 extern const planner::KernelEntry kHopperForward;
 extern const planner::KernelEntry kPortableForward;
 extern const planner::KernelEntry kPortableForwardFp32;
+extern const planner::KernelEntry kHopperBackward;
 extern const planner::KernelEntry kPortableBackward;
 extern const planner::KernelEntry kPortableBackwardFp32;
 extern const planner::KernelEntry kAppend;

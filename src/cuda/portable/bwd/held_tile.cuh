@@ -77,16 +77,12 @@ FOVEAL_DEVICE TileEntry scheduled_tile(const BackwardArgs& args, const TileSched
           kSide == Side::kRows ? schedule.blocks - 1 - block : block};
 }
 
-/// Blocks start with the longest tiles, as far as a causal mask goes: keys from the first, rows
-/// from the last. The heads of a tile come next to one another.
+/// A tile by its entry in the schedule, whose b is not -1.
 template <Side kSide, int kHeld>
-FOVEAL_DEVICE HeldTile held_tile(const BackwardArgs& args) {
-  const TileSchedule& schedule = kSide == Side::kKeys ? args.keys : args.rows;
-  const TileEntry entry = scheduled_tile<kSide>(args, schedule);
+FOVEAL_DEVICE HeldTile tile_of_entry(const BackwardArgs& args, const TileEntry& entry, int head) {
   HeldTile tile;
-  if (entry.b < 0) return tile;
   tile.present = true;
-  tile.head = static_cast<int>(blockIdx.x % static_cast<std::uint32_t>(schedule.heads));
+  tile.head = head;
   const algorithm::SeqlenInfo lengths = algorithm::seqlen_info(args.attention.lengths, entry.b);
   tile.sequence = make_sequence(args, entry.b, lengths);
   if (kSide == Side::kKeys) {
@@ -102,6 +98,17 @@ FOVEAL_DEVICE HeldTile held_tile(const BackwardArgs& args) {
     tile.readable = tile.sequence.seeing_rows();
   }
   return tile;
+}
+
+/// Blocks start with the longest tiles, as far as a causal mask goes: keys from the first, rows
+/// from the last. The heads of a tile come next to one another.
+template <Side kSide, int kHeld>
+FOVEAL_DEVICE HeldTile held_tile(const BackwardArgs& args) {
+  const TileSchedule& schedule = kSide == Side::kKeys ? args.keys : args.rows;
+  const TileEntry entry = scheduled_tile<kSide>(args, schedule);
+  if (entry.b < 0) return {};
+  const auto head = static_cast<int>(blockIdx.x % static_cast<std::uint32_t>(schedule.heads));
+  return tile_of_entry<kSide, kHeld>(args, entry, head);
 }
 
 /// algorithm::BlockRange in 32 bits.

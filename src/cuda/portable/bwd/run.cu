@@ -4,6 +4,7 @@
 
 #include "cuda/device_rules.hpp"
 #include "cuda/portable/bwd/launch.hpp"
+#include "cuda/portable/bwd/passes.hpp"
 #include "cuda/portable/bwd/row_passes.cuh"
 #include "cuda/runtime/launch_kernel.hpp"
 
@@ -13,45 +14,6 @@ namespace {
 using planner::LaunchContext;
 
 constexpr std::size_t index_of(Part part) { return static_cast<std::size_t>(part); }
-
-/// Whether rows are whole units of 16 bytes of `dtype`, aligned.
-bool in_whole_units(const TensorSpec& spec, const void* data, DType dtype) {
-  const auto last = static_cast<std::size_t>(spec.rank - 1);
-  return spec.dtype == dtype && has_aligned_rows(spec, data) &&
-         spec.shape[last] * dtype_bytes(dtype) % 16 == 0;
-}
-
-ElementsInfo elements_info(const LaunchContext& context, const TensorSpec& spec, const void* data) {
-  return {spec.dtype, in_whole_units(spec, data, product_dtype(context.problem))};
-}
-
-/// Rows that begin at even multiples of the element, with adjacent elements.
-bool in_pairs(const TensorSpec& spec, const void* data) {
-  const auto last = static_cast<std::size_t>(spec.rank - 1);
-  const std::int64_t pair_bytes = 2 * dtype_bytes(spec.dtype);
-  if (spec.strides[last] != 1 || reinterpret_cast<std::uintptr_t>(data) % pair_bytes != 0) {
-    return false;
-  }
-  for (std::size_t axis = 0; axis < last; ++axis) {
-    if (spec.shape[axis] > 1 && spec.strides[axis] % 2 != 0) return false;
-  }
-  return true;
-}
-
-GradientInfo gradient_info(const TensorSpec& spec, const void* data) {
-  if (!spec.present()) return {};
-  return {spec.dtype, in_pairs(spec, data)};
-}
-
-RowOperand row_operand(const TensorSpec& spec, const void* data) {
-  if (!spec.present()) return {};
-  return {const_cast<void*>(data), row_strides(spec)};
-}
-
-KeyOperand key_operand(const LaunchContext& context, const TensorSpec& spec, void* data) {
-  if (!spec.present()) return {};
-  return {data, kv_layout(context.problem, context.geometry, spec, context.tensors)};
-}
 
 /// The tiles of one side; `list` is null when the side isn't packed.
 TileSchedule schedule(const AttentionGeometry& geometry, Side side, int held, TileEntry* list) {
@@ -79,11 +41,11 @@ struct Run {
     if (side == Side::kKeys) return (choice.large ? tiles.keys_large : tiles.keys_small).held();
     return (choice.large ? tiles.rows_large : tiles.rows_small).held();
   }
-  [[nodiscard]] Status compute_stats() const;
-  [[nodiscard]] Status list_tiles(Side side, Part part) const;
+  [[nodiscard]] Status list_tiles(Side side, Part part) const {
+    return bwd::list_tiles(context, args, side, held(side), index_of(part));
+  }
   [[nodiscard]] Status clear_dq_sums() const;
   [[nodiscard]] Status convert_dq() const;
-  [[nodiscard]] Status sum_dsinks() const;
   [[nodiscard]] DbiasArgs dbias_args() const;
   template <class Element, int kHeaddim>
   [[nodiscard]] Status launch_products() const;
@@ -93,68 +55,15 @@ Run::Run(const LaunchContext& launch)
     : context(launch),
       choice(chosen(launch.problem, launch.geometry, launch.config)),
       tiles(tiles_of(choice.headdim, static_cast<int>(dtype_bytes(choice.dtype)))) {
-  const AttentionProblem& problem = launch.problem;
-  const AttentionTensors& tensors = launch.tensors;
   const AttentionGeometry& geometry = launch.geometry;
-  args.attention = make_attention_args(launch);
-  // None without query heads: no row then meets a key.
-  if (geometry.nheads_q == 0) args.attention.qhead_per_khead = 0;
-  args.dtype = choice.dtype;
-  args.dout = row_operand(problem.dout, tensors.dout);
-  if (problem.dlse.present()) {
-    args.dlse = {static_cast<float*>(const_cast<void*>(tensors.dlse)), lse_strides(problem.dlse)};
-  }
-  args.dq = row_operand(problem.dq, tensors.dq);
-  args.dk = key_operand(launch, problem.dk, tensors.dk);
-  args.dv = key_operand(launch, problem.dv, tensors.dv);
-  args.q_elements = elements_info(launch, problem.q, tensors.q);
-  args.k_elements = elements_info(launch, problem.k, tensors.k);
-  args.v_elements = elements_info(launch, problem.v, tensors.v);
-  args.dout_elements = elements_info(launch, problem.dout, tensors.dout);
-  args.dq_info = gradient_info(problem.dq, tensors.dq);
-  args.dk_info = gradient_info(problem.dk, tensors.dk);
-  args.dv_info = gradient_info(problem.dv, tensors.dv);
+  args = make_backward_args(launch, choice.dtype);
   args.stats = launch.workspace_part<float2>(index_of(Part::kStats));
   args.dq_ld = static_cast<std::int32_t>(dq_columns(geometry.headdim));
   if (choice.sums_dq) args.dq_sums = launch.workspace_part<float>(index_of(Part::kDqSums));
-  args.total_q = geometry.total_q;
-  args.rows_per_batch = geometry.packed_q ? 0 : geometry.seqlen_q;
   args.keys = schedule(geometry, Side::kKeys, held(Side::kKeys),
                        launch.workspace_part<TileEntry>(index_of(Part::kKeyTiles)));
   args.rows = schedule(geometry, Side::kRows, held(Side::kRows),
                        launch.workspace_part<TileEntry>(index_of(Part::kRowTiles)));
-}
-
-Status Run::compute_stats() const {
-  static SharedMemoryGrant grant;
-  const AttentionProblem& problem = context.problem;
-  const auto in_eights = [&](const TensorSpec& spec, const void* data) {
-    return in_whole_units(spec, data, spec.dtype) && context.geometry.headdim_v % 8 == 0;
-  };
-  const StatsArgs stats{args, in_eights(problem.out, context.tensors.out) &&
-                                  in_eights(problem.dout, context.tensors.dout)};
-  const std::int64_t warps = context.geometry.total_q * context.geometry.nheads_q;
-  return launch_kernel(
-      "lse and delta", stats_kernel, stats,
-      {.num_blocks = min_of(ceil_div<std::int64_t>(warps, kRowThreads / 32), kMaxRowBlocks),
-       .num_threads = kRowThreads,
-       .stream = context.stream},
-      grant);
-}
-
-Status Run::list_tiles(Side side, Part part) const {
-  static SharedMemoryGrant grant;
-  const std::int64_t bytes = context.config.workspace[index_of(part)].bytes;
-  if (bytes == 0) return Status::ok();
-  const ListArgs list{.lengths = args.attention.lengths,
-                      .batch = args.attention.batch,
-                      .held = held(side),
-                      .side = side,
-                      .entries = context.workspace_part<TileEntry>(index_of(part)),
-                      .max_entries = static_cast<std::int32_t>(bytes / 8 - 1)};
-  return launch_kernel("list of tiles", list_tiles_kernel, list,
-                       {.num_blocks = 1, .num_threads = kRowThreads, .stream = context.stream},
-                       grant);
 }
 
 Status Run::clear_dq_sums() const {
@@ -177,18 +86,6 @@ Status Run::convert_dq() const {
        .num_threads = kRowThreads,
        .stream = context.stream},
       grant);
-}
-
-Status Run::sum_dsinks() const {
-  static SharedMemoryGrant grant;
-  if (!context.problem.dsinks.present()) return Status::ok();
-  const DsinksArgs dsinks{args, static_cast<float*>(context.tensors.dsinks),
-                          context.problem.dsinks.strides[0]};
-  return launch_kernel("gradient of sinks", dsinks_kernel, dsinks,
-                       {.num_blocks = context.geometry.nheads_q,
-                        .num_threads = kRowThreads,
-                        .stream = context.stream},
-                       grant);
 }
 
 DbiasArgs Run::dbias_args() const {
@@ -255,13 +152,13 @@ Status launch_of_dtype(const Run& run) {
 
 Status run(const LaunchContext& context) {
   const Run run(context);
-  FOVEAL_RETURN_IF_ERROR(run.compute_stats());
+  FOVEAL_RETURN_IF_ERROR(compute_stats(context, run.args));
   FOVEAL_RETURN_IF_ERROR(run.clear_dq_sums());
   FOVEAL_RETURN_IF_ERROR(run.list_tiles(Side::kKeys, Part::kKeyTiles));
   FOVEAL_RETURN_IF_ERROR(run.list_tiles(Side::kRows, Part::kRowTiles));
   FOVEAL_RETURN_IF_ERROR(launch_of_dtype(run));
   FOVEAL_RETURN_IF_ERROR(run.convert_dq());
-  return run.sum_dsinks();
+  return sum_dsinks(context, run.args);
 }
 
 }  // namespace foveal::cuda::bwd

@@ -1,0 +1,29 @@
+// What hopper_bwd is given: the backward as the passes over rows have it, descriptions of its
+// operands for the copy engine, and how its tiles are numbered.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/hopper/bwd/tile_config.hpp"
+#include "cuda/portable/bwd/args.hpp"
+#include "cuda/runtime/tensor_map.hpp"
+
+namespace foveal::cuda::hopper::bwd {
+
+struct GradientArgs {
+  TensorMap q;  ///< (column, row, head, sequence); packed: one sequence.
+  TensorMap dout;
+  TensorMap k;
+  TensorMap v;
+  cuda::bwd::BackwardArgs backward;
+  KeyTileOrder order;
+  float scale_log2 = 0;         ///< softmax_scale for powers of two.
+  std::int32_t row_tiles = 0;   ///< Tiles of dq's sums of a head, of all sequences.
+  std::int32_t row_blocks = 0;  ///< Dense q: of a sequence.
+  /// Gradients of the operands' type whose rows are whole, aligned units of 16 bytes.
+  bool dq_in_units = false;
+  bool dk_in_units = false;
+  bool dv_in_units = false;
+};
+
+}  // namespace foveal::cuda::hopper::bwd

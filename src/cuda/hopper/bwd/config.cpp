@@ -1,0 +1,190 @@
+#include "cuda/hopper/bwd/config.hpp"
+
+#include <array>
+
+#include "core/format.hpp"
+#include "core/integer.hpp"
+#include "cuda/device_rules.hpp"
+#include "cuda/portable/bwd/config.hpp"
+#include "plan/kernel_table.hpp"
+
+namespace foveal::cuda::hopper::bwd {
+namespace {
+
+using planner::KernelConfig;
+
+constexpr std::array kTiles = {BackwardHdim64::tile, BackwardHdim128::tile};
+static_assert(kTiles.back().d == kMaxHeaddim);
+
+/// Rows and keys are counted in 32 bits on the device.
+constexpr std::int64_t kMaxRows = std::int64_t{1} << 29;
+/// Tiles of a launch over all heads, and of dq's sums.
+constexpr std::int64_t kMaxTiles = std::int64_t{1} << 30;
+/// Elements between rows, heads and sequences: the copy engine counts in 16 bytes, up to 2^40.
+constexpr std::int64_t kStrideUnit = 8;
+constexpr std::int64_t kMaxStride = std::int64_t{1} << 38;
+
+/// Bytes of L2 cache that q, dout and dq's sums of one section of heads may fill.
+constexpr std::int64_t kSectionBytes = 40 << 20;
+
+/// Share of the device's rate that the products reach, causal and 16K (docs/kernels/hopper_bwd.md).
+constexpr double kEfficiency = 0.62;
+
+Status check_features(const AttentionProblem& problem, const AttentionGeometry& geometry) {
+  const auto refuse = [](const char* what) {
+    return Status::unsupported(concat(kName, " takes no ", what));
+  };
+  if (problem.q.dtype == DType::kFloat32) {
+    return Status::unsupported(concat("q is fp32: ", kName, " takes fp16 and bf16"));
+  }
+  if (problem.dout.dtype != problem.q.dtype) {
+    return Status::unsupported(concat("dout is ", dtype_name(problem.dout.dtype), ": ", kName,
+                                      " takes q's ", dtype_name(problem.q.dtype)));
+  }
+  const std::int64_t columns = max_of(geometry.headdim, geometry.headdim_v);
+  if (columns > kMaxHeaddim) {
+    return Status::unsupported(
+        concat("headdim ", columns, ": ", kName, " takes at most ", kMaxHeaddim));
+  }
+  if (!problem.dq.present()) {
+    return Status::unsupported(concat("dq is not wanted: ", kName, " computes it in any case"));
+  }
+  if (problem.deterministic) {
+    return Status::unsupported(
+        concat("deterministic: ", kName, " adds to dq in whatever order tiles finish"));
+  }
+  if (problem.softcap > 0) return refuse("softcap");
+  if (problem.bias.present()) return refuse("bias");
+  if (problem.alibi_slopes.present()) return refuse("alibi_slopes");
+  if (problem.dropout_p > 0) return refuse("dropout");
+  return Status::ok();
+}
+
+/// The copy engine's conditions that strides decide; the pointer is looked at by the launch.
+Status check_strides(const char* operand, const TensorSpec& spec) {
+  const auto last = static_cast<std::size_t>(spec.rank - 1);
+  bool fits = spec.shape[last] == 1 || spec.strides[last] == 1;
+  for (std::size_t axis = 0; axis < last; ++axis) {
+    const std::int64_t stride = spec.strides[axis];
+    fits &=
+        spec.shape[axis] <= 1 || (stride > 0 && stride < kMaxStride && stride % kStrideUnit == 0);
+  }
+  if (fits) return Status::ok();
+  return Status::unsupported(concat(operand, " ", spec.to_string(), ": ", kName,
+                                    " takes adjacent elements and other strides that are positive "
+                                    "multiples of ",
+                                    kStrideUnit));
+}
+
+Status check_counts(const AttentionGeometry& geometry) {
+  const std::int64_t rows = max_of(max_of(geometry.total_q, geometry.total_k), geometry.batch);
+  if (rows > kMaxRows) {
+    return Status::unsupported(
+        concat(rows, " rows of q or k: ", kName, " takes at most ", kMaxRows));
+  }
+  const double heads = static_cast<double>(max_of(geometry.nheads_q, geometry.nheads_k));
+  const double tiles =
+      static_cast<double>(max_of(key_tiles(geometry), row_tiles(geometry))) * heads;
+  if (tiles > static_cast<double>(kMaxTiles)) {
+    return Status::unsupported(
+        concat(kName, " takes at most ", kMaxTiles, " tiles over all heads"));
+  }
+  return Status::ok();
+}
+
+std::int64_t list_bytes(bool packed, std::int64_t tiles) { return packed ? 8 * (1 + tiles) : 0; }
+
+/// What portable_bwd needs where the launch's pointers turn out to be unaligned.
+std::int64_t portable_bytes(const AttentionProblem& problem, const AttentionGeometry& geometry) {
+  const Result<DeviceInfo> device = device_from_name("sm_90");
+  if (!device) return 0;
+  return kPortableBackward.configure(problem, geometry, *device).workspace_bytes();
+}
+
+}  // namespace
+
+const BackwardTile& backward_tile(const AttentionGeometry& geometry) {
+  const std::int64_t width = max_of(geometry.headdim, geometry.headdim_v);
+  for (const BackwardTile& tile : kTiles) {
+    if (tile.d >= width) return tile;
+  }
+  return kTiles.back();
+}
+
+std::int64_t row_tiles(const AttentionGeometry& geometry) {
+  const std::int64_t m = backward_tile(geometry).m;
+  if (geometry.packed_q) return geometry.total_q / m + geometry.batch;
+  return geometry.batch * ceil_div(geometry.seqlen_q, m);
+}
+
+std::int64_t key_tiles(const AttentionGeometry& geometry) {
+  return cuda::bwd::max_tiles(geometry.batch, geometry.seqlen_k, geometry.total_k,
+                              geometry.packed_k, backward_tile(geometry).n);
+}
+
+KeyTileOrder key_tile_order(const AttentionGeometry& geometry) {
+  if (geometry.packed_k) return {.blocks = static_cast<std::int32_t>(key_tiles(geometry))};
+  const BackwardTile& tile = backward_tile(geometry);
+  const std::int64_t pairs = geometry.batch * geometry.nheads_k;
+  const std::int64_t rows = geometry.packed_q
+                                ? geometry.total_q / max_of<std::int64_t>(geometry.batch, 1)
+                                : geometry.seqlen_q;
+  // q and dout in 16 bits, dq's sums in 32.
+  const std::int64_t bytes = rows * geometry.qhead_per_khead * tile.d * 8;
+  const std::int64_t section = clamp_to<std::int64_t>(
+      kSectionBytes / max_of<std::int64_t>(bytes, 1), 1, max_of<std::int64_t>(pairs, 1));
+  return {.blocks = static_cast<std::int32_t>(ceil_div<std::int64_t>(geometry.seqlen_k, tile.n)),
+          .pairs = static_cast<std::int32_t>(pairs),
+          .section = static_cast<std::int32_t>(section)};
+}
+
+Status supports(const AttentionProblem& problem, const AttentionGeometry& geometry,
+                const DeviceInfo& device) {
+  FOVEAL_RETURN_IF_ERROR(check_features(problem, geometry));
+  const std::int64_t shared_bytes = backward_tile(geometry).shared_bytes();
+  if (shared_bytes > device.smem_per_block_bytes) {
+    return Status::unsupported(concat(kName, " needs ", shared_bytes,
+                                      " bytes of shared memory a block; there are ",
+                                      device.smem_per_block_bytes));
+  }
+  FOVEAL_RETURN_IF_ERROR(check_strides("q", problem.q));
+  FOVEAL_RETURN_IF_ERROR(check_strides("k", problem.k));
+  FOVEAL_RETURN_IF_ERROR(check_strides("v", problem.v));
+  FOVEAL_RETURN_IF_ERROR(check_strides("dout", problem.dout));
+  return check_counts(geometry);
+}
+
+KernelConfig configure(const AttentionProblem& problem, const AttentionGeometry& geometry,
+                       const DeviceInfo&) {
+  const BackwardTile& tile = backward_tile(geometry);
+  KernelConfig config;
+  config.tile = {.m = tile.m, .n = tile.n};
+  config.num_stages = tile.dout_stages;
+  config.num_threads = tile.num_threads();
+  const std::int64_t rows = row_tiles(geometry);
+  config.workspace = {
+      {"lse and delta", 8 * geometry.total_q * geometry.nheads_q},
+      {"key tiles", list_bytes(geometry.packed_k, key_tiles(geometry))},
+      {"row tiles", list_bytes(geometry.packed_q, rows)},
+      {"dq in fp32", 4 * geometry.nheads_q * rows * tile.dq_floats()},
+  };
+  const std::int64_t more = portable_bytes(problem, geometry) - config.workspace_bytes();
+  if (more > 0) config.workspace.push_back({"more for portable_bwd", more});
+  config.notes.push_back(
+      "operands that do not begin at a multiple of 16 bytes are left to portable_bwd");
+  return config;
+}
+
+double predict(const AttentionProblem& problem, const AttentionGeometry& geometry,
+               const KernelConfig& config, const DeviceInfo& device) {
+  AttentionWork work = attention_work(problem);
+  const BackwardTile& tile = backward_tile(geometry);
+  work.flops *= 2.0 * tile.d / static_cast<double>(geometry.headdim + geometry.headdim_v);
+  for (const WorkspacePart& part : config.workspace) {
+    work.read_bytes += static_cast<double>(part.bytes);
+    work.written_bytes += static_cast<double>(part.bytes);
+  }
+  return roofline_us(work, problem.q.dtype, device, {.compute = kEfficiency});
+}
+
+}  // namespace foveal::cuda::hopper::bwd

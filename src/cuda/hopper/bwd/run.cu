@@ -1,0 +1,156 @@
+#include "cuda/hopper/bwd/run.hpp"
+
+#include "cuda/device_rules.hpp"
+#include "cuda/hopper/bwd/config.hpp"
+#include "cuda/hopper/bwd/convert.cuh"
+#include "cuda/hopper/bwd/launch.hpp"
+#include "cuda/portable/bwd/passes.hpp"
+#include "cuda/portable/bwd/score_gradients.cuh"
+#include "cuda/runtime/launch_kernel.hpp"
+#include "plan/kernel_table.hpp"
+
+namespace foveal::cuda::hopper::bwd {
+namespace {
+
+using planner::LaunchContext;
+
+constexpr std::size_t index_of(Part part) { return static_cast<std::size_t>(part); }
+
+bool is_aligned(const void* data) { return reinterpret_cast<std::uintptr_t>(data) % 16 == 0; }
+
+/// What strides could not tell: operands that the copy engine can't address.
+bool can_copy(const AttentionTensors& tensors) {
+  return is_aligned(tensors.q) && is_aligned(tensors.k) && is_aligned(tensors.v) &&
+         is_aligned(tensors.dout);
+}
+
+/// The plan says that this may come, and has the workspace for it.
+Status run_portable(const LaunchContext& context) {
+  FOVEAL_ASSIGN_OR_RETURN(device, device_from_name("sm_90"));
+  const planner::KernelConfig config =
+      kPortableBackward.configure(context.problem, context.geometry, device);
+  return kPortableBackward.launch({.problem = context.problem,
+                                   .geometry = context.geometry,
+                                   .config = config,
+                                   .tensors = context.tensors,
+                                   .workspace = context.workspace,
+                                   .stream = context.stream});
+}
+
+/// Of q and dout.
+Status describe_rows(const AttentionGeometry& geometry, const RowOperand& operand,
+                     std::int64_t columns, TensorMap& map) {
+  const BackwardTile& tile = backward_tile(geometry);
+  const RowStrides& strides = operand.strides;
+  return encode_tensor_map(
+      {.data = operand.data,
+       .extents = {columns, geometry.packed_q ? geometry.total_q : geometry.seqlen_q,
+                   geometry.nheads_q, geometry.packed_q ? 1 : geometry.batch},
+       .strides = {strides.row, strides.head, strides.batch},
+       .box_columns = tile.q_layout().panel_columns(),
+       .box_rows = tile.m},
+      map);
+}
+
+/// Of k and v.
+Status describe_keys(const AttentionGeometry& geometry, const KeyOperand& operand,
+                     std::int64_t columns, TensorMap& map) {
+  const BackwardTile& tile = backward_tile(geometry);
+  const algorithm::KvLayout& layout = operand.layout;
+  return encode_tensor_map(
+      {.data = operand.data,
+       .extents = {columns, geometry.packed_k ? geometry.total_k : geometry.seqlen_k,
+                   geometry.nheads_k, geometry.packed_k ? 1 : geometry.batch},
+       .strides = {layout.row_stride, layout.head_stride, layout.page_stride},
+       .box_columns = tile.k_layout().panel_columns(),
+       .box_rows = tile.n},
+      map);
+}
+
+/// A gradient in the operands' type whose rows are whole, aligned units of 16 bytes.
+bool in_units(const AttentionProblem& problem, const TensorSpec& spec, const void* data) {
+  if (!spec.present() || spec.dtype != problem.q.dtype) return false;
+  const auto last = static_cast<std::size_t>(spec.rank - 1);
+  return has_aligned_rows(spec, data) && spec.shape[last] % 8 == 0;
+}
+
+Status make_args(const LaunchContext& context, GradientArgs& args) {
+  const AttentionProblem& problem = context.problem;
+  const AttentionGeometry& geometry = context.geometry;
+  cuda::bwd::BackwardArgs& backward = args.backward;
+  backward = cuda::bwd::make_backward_args(context, problem.q.dtype);
+  backward.stats = context.workspace_part<float2>(index_of(Part::kStats));
+  backward.dq_sums = context.workspace_part<float>(index_of(Part::kDqSums));
+  if (geometry.packed_k) {
+    backward.keys.entries = context.workspace_part<cuda::bwd::TileEntry>(index_of(Part::kKeyTiles));
+  }
+  if (geometry.packed_q) {
+    backward.rows.entries = context.workspace_part<cuda::bwd::TileEntry>(index_of(Part::kRowTiles));
+  }
+  args.scale_log2 = geometry.softmax_scale * cuda::bwd::kLog2e;
+  args.order = key_tile_order(geometry);
+  args.row_tiles = static_cast<std::int32_t>(row_tiles(geometry));
+  args.row_blocks = static_cast<std::int32_t>(
+      ceil_div<std::int64_t>(geometry.seqlen_q, backward_tile(geometry).m));
+  args.dq_in_units = in_units(problem, problem.dq, context.tensors.dq);
+  args.dk_in_units = in_units(problem, problem.dk, context.tensors.dk);
+  args.dv_in_units = in_units(problem, problem.dv, context.tensors.dv);
+  // Without rows or keys nothing is copied.
+  if (geometry.total_q * geometry.nheads_q == 0 || geometry.total_k == 0) return Status::ok();
+  FOVEAL_RETURN_IF_ERROR(describe_rows(geometry, backward.attention.q, geometry.headdim, args.q));
+  FOVEAL_RETURN_IF_ERROR(describe_rows(geometry, backward.dout, geometry.headdim_v, args.dout));
+  FOVEAL_RETURN_IF_ERROR(describe_keys(geometry, backward.attention.k, geometry.headdim, args.k));
+  return describe_keys(geometry, backward.attention.v, geometry.headdim_v, args.v);
+}
+
+template <class Config>
+Status launch_conversion_of(const GradientArgs& args, std::int64_t num_blocks, void* stream) {
+  static SharedMemoryGrant grant;
+  return launch_kernel("conversion of dq", convert_dq_kernel<Config>, args,
+                       {.num_blocks = num_blocks, .num_threads = kConvertThreads, .stream = stream},
+                       grant);
+}
+
+template <class Config>
+Status launch_products(const LaunchContext& context, const GradientArgs& args) {
+  const AttentionGeometry& geometry = context.geometry;
+  const std::int64_t key_blocks = key_tiles(geometry) * geometry.nheads_k;
+  const std::int64_t row_blocks = row_tiles(geometry) * geometry.nheads_q;
+  if (context.problem.q.dtype == DType::kFloat16) {
+    FOVEAL_RETURN_IF_ERROR(
+        (launch_gradients<Config, DType::kFloat16>(args, key_blocks, context.stream)));
+  } else {
+    FOVEAL_RETURN_IF_ERROR(
+        (launch_gradients<Config, DType::kBFloat16>(args, key_blocks, context.stream)));
+  }
+  return launch_conversion_of<Config>(args, row_blocks, context.stream);
+}
+
+}  // namespace
+
+Status run(const LaunchContext& context) {
+  if (!can_copy(context.tensors)) return run_portable(context);
+  GradientArgs args;
+  FOVEAL_RETURN_IF_ERROR(make_args(context, args));
+  const BackwardTile& tile = backward_tile(context.geometry);
+  const auto side = [&](cuda::bwd::Side which, int held, Part part) {
+    return cuda::bwd::list_tiles(context, args.backward, which, held, index_of(part));
+  };
+  FOVEAL_RETURN_IF_ERROR(cuda::bwd::compute_stats(context, args.backward));
+  FOVEAL_RETURN_IF_ERROR(to_status(
+      cudaMemsetAsync(
+          args.backward.dq_sums, 0,
+          static_cast<std::size_t>(context.config.workspace[index_of(Part::kDqSums)].bytes),
+          static_cast<cudaStream_t>(context.stream)),
+      "clearing dq"));
+  FOVEAL_RETURN_IF_ERROR(side(cuda::bwd::Side::kKeys, tile.n, Part::kKeyTiles));
+  FOVEAL_RETURN_IF_ERROR(side(cuda::bwd::Side::kRows, tile.m, Part::kRowTiles));
+  if (tile == BackwardHdim64::tile) {
+    FOVEAL_RETURN_IF_ERROR(launch_products<BackwardHdim64>(context, args));
+  } else {
+    FOVEAL_RETURN_IF_ERROR(launch_products<BackwardHdim128>(context, args));
+  }
+  return cuda::bwd::sum_dsinks(context, args.backward);
+}
+
+}  // namespace foveal::cuda::hopper::bwd

@@ -1,0 +1,116 @@
+// A block's shared memory, and the types of one instance.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/hopper/bwd/tile_config.hpp"
+#include "cuda/portable/bwd/held_tile.cuh"
+#include "cuda/ptx/copy_async.cuh"
+#include "cuda/tile/element.cuh"
+
+namespace foveal::cuda::hopper::bwd {
+
+using cuda::bwd::IntRange;
+
+/// What a block does: its keys and the tiles of rows that meet them, those of one query head of the
+/// group after those of another.
+struct BlockWork {
+  cuda::bwd::HeldTile tile;
+  cuda::bwd::StreamedBlocks blocks;
+  IntRange rows;                ///< That meet any key: no others are read.
+  std::int32_t count;           ///< Tiles of a head.
+  std::int32_t steps;           ///< Of all heads of the group.
+  std::int32_t start;           ///< The first of a head's tiles to come, from visit.min on.
+  std::int32_t first_head;      ///< Query head.
+  std::int32_t first_row_tile;  ///< The sequence's first among dq's sums.
+  algorithm::BasicMask<std::int32_t> mask;
+
+  /// Rows that see key `j` of the sequence, none where there is no such key.
+  FOVEAL_DEVICE algorithm::BasicRange<std::int32_t> rows_of_key(int j) const {
+    if (j < 0 || j >= mask.seqlen_k) return {};
+    return mask.rows_of_key(j);
+  }
+};
+
+/// What a consumer needs to know of a tile of rows.
+struct Step {
+  int first_row;
+  bool masked;    ///< Not all of it sees all keys.
+  bool unseeing;  ///< Rows meet no key: they may hold anything.
+  bool last;
+};
+
+template <class Config, DType kDType>
+struct GradientShape {
+  static constexpr BackwardTile kTile = Config::tile;
+  using Element = ElementOf<kDType>;
+  static constexpr int kQStages = kTile.q_stages;
+  static constexpr int kDoutStages = kTile.dout_stages;
+  static constexpr PanelLayout kQLayout = kTile.q_layout();
+  static constexpr PanelLayout kKLayout = kTile.k_layout();
+  static constexpr PanelLayout kDsLayout = kTile.ds_layout();
+  static constexpr int kConsumers = kTile.num_consumers();
+
+  /// Operands are (rows, columns) in swizzled panels. Barriers are named after what they announce.
+  struct alignas(1024) SharedMemory {
+    unsigned char k[kKLayout.bytes()];
+    unsigned char v[kKLayout.bytes()];
+    unsigned char q[kQStages][kQLayout.bytes()];
+    unsigned char dout[kDoutStages][kQLayout.bytes()];
+    unsigned char ds[2][kDsLayout.bytes()];
+    float dq[kConsumers][kTile.dq_floats() / kConsumers];
+    float lse[kDoutStages][kTile.m];    ///< In log2 units.
+    float delta[kDoutStages][kTile.m];  ///< delta - dlse
+    std::uint64_t k_full, v_full;
+    std::uint64_t q_full[kQStages], q_empty[kQStages];  ///< And the step.
+    std::uint64_t dout_full[kDoutStages],
+        dout_empty[kDoutStages];  ///< And the rows' lse and delta.
+    std::uint64_t dq_full[kConsumers], dq_empty[kConsumers];
+    Step step[kQStages];
+    BlockWork work;
+  };
+  static_assert(sizeof(SharedMemory) <= kTile.shared_bytes());
+};
+
+/// Where a step's rows lie in a ring of kStages, and the parity of their round: of waits for "full"
+/// by whoever reads and, inverted, of waits for "empty" by whoever writes.
+template <int kStages>
+struct RingPlace {
+  int stage = 0;
+  std::uint32_t parity = 0;
+
+  /// Of the step of that number, where a division costs nothing.
+  FOVEAL_DEVICE static RingPlace of_step(int step) {
+    static_assert((kStages & (kStages - 1)) == 0);
+    return {step % kStages, static_cast<std::uint32_t>(step / kStages % 2)};
+  }
+  FOVEAL_DEVICE int before() const { return stage == 0 ? kStages - 1 : stage - 1; }
+  FOVEAL_DEVICE RingPlace next() const {
+    const bool wraps = stage + 1 == kStages;
+    return {wraps ? 0 : stage + 1, parity ^ static_cast<std::uint32_t>(wraps)};
+  }
+};
+
+/// The tiles of rows in the order in which they stream past.
+struct RowTiles {
+  int head;
+  int block;
+
+  FOVEAL_DEVICE explicit RowTiles(const BlockWork& work)
+      : head(work.first_head), block(work.blocks.visit.min + work.start) {}
+
+  FOVEAL_DEVICE void advance(const BlockWork& work) {
+    if (++block == work.blocks.visit.max) block = work.blocks.visit.min;
+    if (block == work.blocks.visit.min + work.start) ++head;
+  }
+};
+
+template <class T>
+FOVEAL_DEVICE std::uint32_t address_of(const T& variable) {
+  return ptx::shared_address(&variable);
+}
+
+/// A lane that is the same for all threads of a warp to the compiler too.
+FOVEAL_DEVICE int uniform(int value) { return __shfl_sync(~0u, value, 0); }
+
+}  // namespace foveal::cuda::hopper::bwd

@@ -1,0 +1,112 @@
+// The tiles of hopper_bwd, and what each takes of a multiprocessor.
+#pragma once
+
+#include <cstdint>
+
+#include "core/host_device.hpp"
+#include "core/integer.hpp"
+#include "cuda/tile/swizzled_panels.hpp"
+
+namespace foveal::cuda::hopper::bwd {
+
+/// Threads of a warpgroup, and the rows of one wgmma.
+inline constexpr int kGroupThreads = 128;
+inline constexpr int kGroupRows = 64;
+
+/// A block holds n keys of k and v and streams q and dout past them, m rows at a time.
+struct BackwardTile {
+  int m = 0;
+  int n = 0;            ///< 64 a consumer warpgroup.
+  int d = 0;            ///< Columns; narrower heads are padded by the copy engine.
+  int q_stages = 3;     ///< Tiles of q in shared memory: three are in use at a time.
+  int dout_stages = 2;  ///< Tiles of dout, and of the rows' lse and delta.
+
+  [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int num_consumers() const { return n / kGroupRows; }
+  [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int num_threads() const {
+    return (num_consumers() + 1) * kGroupThreads;
+  }
+  [[nodiscard]] FOVEAL_HOST_DEVICE constexpr PanelLayout q_layout() const { return {m, d}; }
+  [[nodiscard]] FOVEAL_HOST_DEVICE constexpr PanelLayout k_layout() const { return {n, d}; }
+  /// Gradients of scores: rows of q, keys adjacent.
+  [[nodiscard]] FOVEAL_HOST_DEVICE constexpr PanelLayout ds_layout() const { return {m, n}; }
+
+  /// dq of a tile is computed in pieces of 64 rows x 64 columns, one a consumer.
+  [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int dq_column_pieces() const { return d / 64; }
+  [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int dq_floats() const { return m * d; }
+
+  /// Whether dk is summed while the next gradients of scores are computed: there are registers.
+  [[nodiscard]] FOVEAL_HOST_DEVICE constexpr bool overlaps_dk() const { return m == 64; }
+
+  /// Registers a thread after setmaxnreg; 512 x 128 are there.
+  [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int producer_registers() const { return 32; }
+  [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int consumer_registers() const { return 240; }
+
+  [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int operand_bytes() const {
+    return 2 * k_layout().bytes() + (q_stages + dout_stages) * q_layout().bytes() +
+           2 * ds_layout().bytes() + 4 * dq_floats() + dout_stages * 8 * m;
+  }
+  /// The operands, barriers and what is told of a tile.
+  [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int shared_bytes() const {
+    return operand_bytes() + 1024;
+  }
+  [[nodiscard]] FOVEAL_HOST_DEVICE constexpr bool is_possible() const {
+    return n % kGroupRows == 0 && num_consumers() == 2 && m % 64 == 0 && m <= 128 && d % 64 == 0 &&
+           m / 64 * dq_column_pieces() == num_consumers() &&
+           producer_registers() + num_consumers() * consumer_registers() <= 512 &&
+           shared_bytes() <= 227 * 1024;
+  }
+  bool operator==(const BackwardTile&) const = default;
+};
+
+struct BackwardHdim64 {
+  static constexpr BackwardTile tile{.m = 128, .n = 128, .d = 64};
+};
+struct BackwardHdim128 {
+  static constexpr BackwardTile tile{.m = 64, .n = 128, .d = 128};
+};
+static_assert(BackwardHdim64::tile.is_possible() && BackwardHdim128::tile.is_possible());
+
+/// Where an element of dq lies among the sums of its tile: piece by piece as the threads of a
+/// consumer hold them, 4 x 128 floats at a time.
+[[nodiscard]] FOVEAL_HOST_DEVICE constexpr int dq_place(const BackwardTile& tile, int row,
+                                                        int column) {
+  const int piece = row / 64 * tile.dq_column_pieces() + column / 64;
+  const int thread = row % 64 / 16 * 32 + row % 8 * 4 + column % 8 / 2;
+  return piece * 4096 + (column % 64 / 8 * kGroupThreads + thread) * 4 + row % 16 / 8 * 2 +
+         column % 2;
+}
+
+/// In which order blocks take tiles of keys. Dense k: sections of (sequence, KV head) pairs, as
+/// many as share the L2 cache with their rows; within one, tile by tile from the first, the longest
+/// under a causal mask. Packed k: head by head, the tiles as they are listed.
+struct KeyTileOrder {
+  std::int32_t blocks = 0;   ///< Dense: tiles of a sequence. Packed: at most so many are listed.
+  std::int32_t pairs = 0;    ///< Dense: of sequences and KV heads.
+  std::int32_t section = 1;  ///< Dense: pairs.
+};
+
+struct DenseKeyTile {
+  std::int32_t pair;   ///< Sequence and KV head.
+  std::int32_t block;  ///< Tile of keys.
+};
+
+/// The tile that comes `index`-th where k is dense.
+[[nodiscard]] FOVEAL_HOST_DEVICE constexpr DenseKeyTile dense_key_tile(const KeyTileOrder& order,
+                                                                       std::uint32_t index) {
+  const auto blocks = static_cast<std::uint32_t>(order.blocks);
+  const auto section = static_cast<std::uint32_t>(order.section);
+  const std::uint32_t first = index / (section * blocks) * section;
+  const std::uint32_t width = min_of(section, static_cast<std::uint32_t>(order.pairs) - first);
+  const std::uint32_t rest = index - first * blocks;
+  return {static_cast<std::int32_t>(first + rest % width), static_cast<std::int32_t>(rest / width)};
+}
+
+/// Where the tiles of dq's sums of packed sequence b begin: its rows begin with a tile of their
+/// own, and those of b + 1 come after its last.
+[[nodiscard]] FOVEAL_HOST_DEVICE constexpr std::int32_t packed_row_tile(const BackwardTile& tile,
+                                                                        std::int32_t q_begin,
+                                                                        std::int32_t b) {
+  return q_begin / tile.m + b;
+}
+
+}  // namespace foveal::cuda::hopper::bwd

@@ -1,0 +1,222 @@
+// What hopper_bwd tells the planner: what it refuses and why, its workspace, and that every tile of
+// keys and every element of dq's sums has one place.
+#include <cstdint>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "cuda/hopper/bwd/config.hpp"
+#include "plan/kernel_table.hpp"
+
+namespace foveal::test {
+namespace {
+
+namespace bwd = cuda::hopper::bwd;
+
+AttentionProblem dense_problem(std::int64_t seqlen, std::int64_t headdim = 128,
+                               DType dtype = DType::kBFloat16) {
+  AttentionProblem p;
+  p.pass = Pass::kBackward;
+  p.q = p.out = p.dout = p.dq = TensorSpec::contiguous(dtype, {2, seqlen, 4, headdim});
+  p.k = p.v = p.dk = p.dv = TensorSpec::contiguous(dtype, {2, seqlen, 2, headdim});
+  p.lse = TensorSpec::contiguous(DType::kFloat32, {2, 4, seqlen});
+  return p;
+}
+
+AttentionProblem packed_problem(std::int64_t total, std::int64_t batch) {
+  AttentionProblem p;
+  p.pass = Pass::kBackward;
+  p.q = p.out = p.dout = p.dq = TensorSpec::contiguous(DType::kBFloat16, {total, 4, 128});
+  p.k = p.v = p.dk = p.dv = TensorSpec::contiguous(DType::kBFloat16, {total, 2, 128});
+  p.lse = TensorSpec::contiguous(DType::kFloat32, {4, total});
+  p.cu_seqlens_q = p.cu_seqlens_k = TensorSpec::contiguous(DType::kInt32, {batch + 1});
+  p.max_seqlen_q = p.max_seqlen_k = total;
+  return p;
+}
+
+DeviceInfo gpu_of(std::int32_t sm) {
+  DeviceInfo gpu;
+  gpu.type = DeviceType::kCuda;
+  gpu.name = "a GPU";
+  gpu.sm = sm;
+  gpu.num_sms = 132;
+  gpu.smem_per_block_bytes = 227 << 10;
+  gpu.fp16_gflops = gpu.bf16_gflops = 787e3;
+  gpu.read_gbs = 4350;
+  return gpu;
+}
+
+std::string refusal(const AttentionProblem& p, const DeviceInfo& gpu = gpu_of(90)) {
+  const Status status = bwd::supports(p, make_geometry(p), gpu);
+  EXPECT_EQ(status.code(), StatusCode::kUnsupported);
+  return status.message();
+}
+
+planner::KernelConfig configure(const AttentionProblem& p) {
+  return bwd::configure(p, make_geometry(p), gpu_of(90));
+}
+
+TEST(HopperBackwardPlan, RunsOnHopperAlone) {
+  const DeviceInfo cpu;
+  EXPECT_EQ(cuda::kHopperBackward.usable(cpu).code(), StatusCode::kUnsupported);
+  EXPECT_EQ(cuda::kHopperBackward.usable(gpu_of(80)).message(),
+            "hopper_bwd runs on GPUs of sm_90 alone; a GPU is sm_80");
+  EXPECT_EQ(cuda::kHopperBackward.usable(gpu_of(120)).code(), StatusCode::kUnsupported);
+  EXPECT_TRUE(cuda::kHopperBackward.usable(gpu_of(90)));
+}
+
+TEST(HopperBackwardPlan, TakesHeadsUpTo128) {
+  for (const DType dtype : {DType::kFloat16, DType::kBFloat16}) {
+    for (std::int64_t headdim = 8; headdim <= 128; headdim += 8) {
+      const AttentionProblem p = dense_problem(100, headdim, dtype);
+      ASSERT_TRUE(bwd::supports(p, make_geometry(p), gpu_of(90))) << headdim;
+      ASSERT_GE(bwd::backward_tile(make_geometry(p)).d, headdim);
+    }
+  }
+  EXPECT_EQ(refusal(dense_problem(100, 136)), "headdim 136: hopper_bwd takes at most 128");
+}
+
+TEST(HopperBackwardPlan, RefusesOtherTypes) {
+  EXPECT_EQ(refusal(dense_problem(64, 64, DType::kFloat32)),
+            "q is fp32: hopper_bwd takes fp16 and bf16");
+  AttentionProblem p = dense_problem(64);
+  p.out.dtype = p.dout.dtype = DType::kFloat32;
+  EXPECT_EQ(refusal(p), "dout is fp32: hopper_bwd takes q's bf16");
+}
+
+TEST(HopperBackwardPlan, RefusesWhatItDoesNotCompute) {
+  const auto with = [](const auto& change) {
+    AttentionProblem p = dense_problem(64);
+    change(p);
+    return refusal(p);
+  };
+  EXPECT_EQ(with([](AttentionProblem& p) { p.dq = {}; }),
+            "dq is not wanted: hopper_bwd computes it in any case");
+  EXPECT_EQ(with([](AttentionProblem& p) { p.deterministic = true; }),
+            "deterministic: hopper_bwd adds to dq in whatever order tiles finish");
+  EXPECT_EQ(with([](AttentionProblem& p) { p.softcap = 30; }), "hopper_bwd takes no softcap");
+  EXPECT_EQ(with([](AttentionProblem& p) {
+              p.bias = TensorSpec::contiguous(DType::kBFloat16, {1, 1, 64, 64});
+            }),
+            "hopper_bwd takes no bias");
+  EXPECT_EQ(with([](AttentionProblem& p) {
+              p.alibi_slopes = TensorSpec::contiguous(DType::kFloat32, {4});
+            }),
+            "hopper_bwd takes no alibi_slopes");
+  EXPECT_EQ(with([](AttentionProblem& p) { p.dropout_p = 0.1f; }), "hopper_bwd takes no dropout");
+}
+
+TEST(HopperBackwardPlan, RefusesStridesThatTheCopyEngineCannotTake) {
+  AttentionProblem p = dense_problem(64);
+  p.k.strides[1] += 4;
+  EXPECT_NE(
+      refusal(p).find("hopper_bwd takes adjacent elements and other strides that are positive "
+                      "multiples of 8"),
+      std::string::npos);
+  p = dense_problem(64);
+  p.dout.strides[3] = 2;
+  EXPECT_EQ(refusal(p).substr(0, 5), "dout ");
+  p = dense_problem(64);
+  p.q.strides[0] = 0;
+  EXPECT_EQ(refusal(p).substr(0, 2), "q ");
+}
+
+TEST(HopperBackwardPlan, RefusesLessSharedMemoryThanATileNeeds) {
+  DeviceInfo gpu = gpu_of(90);
+  gpu.smem_per_block_bytes = 99 << 10;
+  EXPECT_NE(
+      refusal(dense_problem(64), gpu).find("bytes of shared memory a block; there are 101376"),
+      std::string::npos);
+}
+
+TEST(HopperBackwardPlan, RefusesMoreRowsOrTilesThanItCounts) {
+  AttentionProblem p = dense_problem(64);
+  p.q = TensorSpec::strided(DType::kBFloat16, {1 << 10, 1 << 20, 4, 128}, {8, 8, 8, 1});
+  EXPECT_EQ(refusal(p), "1073741824 rows of q or k: hopper_bwd takes at most 536870912");
+  p.q = TensorSpec::strided(DType::kBFloat16, {1 << 10, 1 << 18, 1 << 12, 128}, {8, 8, 8, 1});
+  EXPECT_EQ(refusal(p), "hopper_bwd takes at most 1073741824 tiles over all heads");
+}
+
+TEST(HopperBackwardPlan, WorkspaceIsFp32SumsOfDqAndTwoNumbersARow) {
+  const planner::KernelConfig config = configure(dense_problem(4096));
+  EXPECT_EQ(config.workspace.at(0).bytes, 2 * 4096 * 4 * 8);
+  EXPECT_EQ(config.workspace.at(1).bytes, 0);
+  EXPECT_EQ(config.workspace.at(2).bytes, 0);
+  EXPECT_EQ(config.workspace.at(3).bytes, std::int64_t{2} * 4096 * 4 * 128 * 4);
+}
+
+// A launch whose pointers turn out to be unaligned is portable_bwd's, in the same workspace.
+TEST(HopperBackwardPlan, WorkspaceHasRoomForPortableBackward) {
+  const auto device = device_from_name("sm_90");
+  ASSERT_TRUE(device);
+  std::vector<AttentionProblem> problems = {packed_problem(1000, 7), packed_problem(3, 40)};
+  for (const std::int64_t headdim : {8, 64, 72, 128}) {
+    for (const std::int64_t seqlen : {1, 63, 64, 1000}) {
+      problems.push_back(dense_problem(seqlen, headdim));
+    }
+  }
+  for (const AttentionProblem& p : problems) {
+    const planner::KernelConfig portable =
+        cuda::kPortableBackward.configure(p, make_geometry(p), *device);
+    EXPECT_GE(configure(p).workspace_bytes(), portable.workspace_bytes());
+  }
+}
+
+TEST(HopperBackwardPlan, EveryElementOfDqHasAPlaceOfItsOwn) {
+  for (const bwd::BackwardTile& tile : {bwd::BackwardHdim64::tile, bwd::BackwardHdim128::tile}) {
+    std::vector<int> elements(static_cast<std::size_t>(tile.dq_floats()), 0);
+    for (int row = 0; row < tile.m; ++row) {
+      for (int column = 0; column < tile.d; ++column) {
+        ++elements.at(static_cast<std::size_t>(bwd::dq_place(tile, row, column)));
+      }
+    }
+    for (const int count : elements) ASSERT_EQ(count, 1);
+  }
+}
+
+TEST(HopperBackwardPlan, PackedSequencesDoNotShareTilesOfDq) {
+  std::mt19937 random(7);
+  const AttentionProblem p = packed_problem(5000, 30);
+  const AttentionGeometry geometry = make_geometry(p);
+  const bwd::BackwardTile& tile = bwd::backward_tile(geometry);
+  for (int round = 0; round < 100; ++round) {
+    std::int32_t begin = 0;
+    std::int32_t end_tile = 0;
+    for (std::int32_t b = 0; b < 30; ++b) {
+      const auto left = static_cast<std::int32_t>(geometry.total_q) - begin;
+      const std::int32_t rows = b == 29 ? left : std::uniform_int_distribution{0, left / 4}(random);
+      const std::int32_t first = bwd::packed_row_tile(tile, begin, b);
+      ASSERT_GE(first, end_tile);
+      end_tile = first + (rows + tile.m - 1) / tile.m;
+      begin += rows;
+    }
+    ASSERT_LE(end_tile, bwd::row_tiles(geometry));
+  }
+}
+
+TEST(HopperBackwardPlan, EveryTileOfKeysComesOnceTheFirstOfAHeadFirst) {
+  for (const std::int32_t section : {1, 3, 5, 8}) {
+    const bwd::KeyTileOrder order{.blocks = 6, .pairs = 8, .section = section};
+    std::vector<std::int32_t> next(8, 0);
+    for (std::uint32_t index = 0; index < 48; ++index) {
+      const bwd::DenseKeyTile tile = bwd::dense_key_tile(order, index);
+      ASSERT_EQ(tile.block, next.at(static_cast<std::size_t>(tile.pair))++);
+    }
+    for (const std::int32_t count : next) EXPECT_EQ(count, 6);
+  }
+}
+
+TEST(HopperBackwardPlan, LongRowsHaveFewHeadsSideBySide) {
+  const auto section = [](std::int64_t seqlen) {
+    const AttentionProblem p = dense_problem(seqlen);
+    return bwd::key_tile_order(make_geometry(p)).section;
+  };
+  EXPECT_EQ(section(64), 4) << "all pairs";
+  EXPECT_EQ(section(1 << 20), 1);
+  EXPECT_GE(section(4096), section(16384));
+}
+
+}  // namespace
+}  // namespace foveal::test
