@@ -131,10 +131,13 @@ __global__ void __launch_bounds__(Config::tile.num_threads(), 1)
   if (warpgroup == 0) {
     ptx::set_max_registers_lower<Shape::kTile.producer_registers()>();
     const int warp = uniform(static_cast<int>(threadIdx.x) / 32);
-    const bool first_lane = threadIdx.x % 32 == 0;
-    if (warp == 0 && first_lane && smem.work.steps > 0) load_operands<Shape>(args, smem);
-    if (warp == 1) load_stats<Shape>(args, smem);
-    if (warp == 2 && first_lane) add_dq<Shape>(args, smem);
+    if (warp == 0) {
+      if (threadIdx.x % 32 == 0 && smem.work.steps > 0) load_operands<Shape>(args, smem);
+    } else if (warp == 1) {
+      load_stats<Shape>(args, smem);
+    } else if (warp == 2) {
+      if (threadIdx.x % 32 == 0) add_dq<Shape>(args, smem);
+    }
   } else {
     ptx::set_max_registers_higher<Shape::kTile.consumer_registers()>();
     consume<Shape>(args, smem, warpgroup - 1);

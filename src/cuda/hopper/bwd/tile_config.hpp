@@ -37,8 +37,12 @@ struct BackwardTile {
   /// Whether dk is summed while the next gradients of scores are computed: there are registers.
   [[nodiscard]] FOVEAL_HOST_DEVICE constexpr bool overlaps_dk() const { return m == 64; }
 
-  /// Registers a thread after setmaxnreg; 512 x 128 are there.
-  [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int producer_registers() const { return 32; }
+  /// Registers a thread that a block begins with: all that a multiprocessor has, in eights. What
+  /// setmaxnreg moves between warpgroups comes out of these; whoever asks for more waits for ever.
+  [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int launch_registers() const {
+    return 65536 / num_threads() / 8 * 8;
+  }
+  [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int producer_registers() const { return 24; }
   [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int consumer_registers() const { return 240; }
 
   [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int operand_bytes() const {
@@ -52,7 +56,8 @@ struct BackwardTile {
   [[nodiscard]] FOVEAL_HOST_DEVICE constexpr bool is_possible() const {
     return n % kGroupRows == 0 && num_consumers() == 2 && m % 64 == 0 && m <= 128 && d % 64 == 0 &&
            m / 64 * dq_column_pieces() == num_consumers() &&
-           producer_registers() + num_consumers() * consumer_registers() <= 512 &&
+           producer_registers() + num_consumers() * consumer_registers() <=
+               (num_consumers() + 1) * launch_registers() &&
            shared_bytes() <= 227 * 1024;
   }
   bool operator==(const BackwardTile&) const = default;

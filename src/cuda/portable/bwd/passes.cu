@@ -48,18 +48,6 @@ KeyOperand key_operand(const LaunchContext& context, const TensorSpec& spec, voi
   return {data, kv_layout(context.problem, context.geometry, spec, context.tensors)};
 }
 
-template <int kLanes>
-Status launch_stats(const LaunchContext& context, const StatsArgs& stats) {
-  static SharedMemoryGrant grant;
-  constexpr std::int64_t kRows = kRowThreads / kLanes;
-  const std::int64_t rows = context.geometry.total_q * context.geometry.nheads_q;
-  return launch_kernel("lse and delta", stats_kernel<kLanes>, stats,
-                       {.num_blocks = min_of(ceil_div(rows, kRows), kMaxRowBlocks),
-                        .num_threads = kRowThreads,
-                        .stream = context.stream},
-                       grant);
-}
-
 }  // namespace
 
 BackwardArgs make_backward_args(const LaunchContext& context, DType products) {
@@ -91,15 +79,20 @@ BackwardArgs make_backward_args(const LaunchContext& context, DType products) {
 }
 
 Status compute_stats(const LaunchContext& context, const BackwardArgs& args) {
+  static SharedMemoryGrant grant;
   const AttentionProblem& problem = context.problem;
   const auto in_eights = [&](const TensorSpec& spec, const void* data) {
     return in_whole_units(spec, data, spec.dtype) && context.geometry.headdim_v % 8 == 0;
   };
   const StatsArgs stats{args, in_eights(problem.out, context.tensors.out) &&
                                   in_eights(problem.dout, context.tensors.dout)};
-  if (context.geometry.headdim_v <= 64) return launch_stats<8>(context, stats);
-  if (context.geometry.headdim_v <= 128) return launch_stats<16>(context, stats);
-  return launch_stats<32>(context, stats);
+  const std::int64_t warps = context.geometry.total_q * context.geometry.nheads_q;
+  return launch_kernel(
+      "lse and delta", stats_kernel, stats,
+      {.num_blocks = min_of(ceil_div<std::int64_t>(warps, kRowThreads / 32), kMaxRowBlocks),
+       .num_threads = kRowThreads,
+       .stream = context.stream},
+      grant);
 }
 
 Status list_tiles(const LaunchContext& context, const BackwardArgs& args, Side side, int held,

@@ -17,11 +17,9 @@ inline constexpr int kRowThreads = 256;
 /// Blocks of a pass over all rows, at most: threads then go through more than one item.
 inline constexpr std::int64_t kMaxRowBlocks = std::int64_t{1} << 20;
 
-/// Over kLanes lanes, all of which take part.
-template <int kLanes>
-FOVEAL_DEVICE float sum_of_lanes(float value) {
+FOVEAL_DEVICE float sum_of_warp(float value) {
 #pragma unroll
-  for (int distance = kLanes / 2; distance > 0; distance /= 2) {
+  for (int distance = 16; distance > 0; distance /= 2) {
     value += __shfl_xor_sync(0xffffffffu, value, distance);
   }
   return value;
@@ -48,8 +46,7 @@ FOVEAL_DEVICE float as_multiplied(DType dtype, float value) {
   }
 }
 
-/// The dot product of a row of dout and of out, by kLanes lanes, in the same order for all layouts.
-template <int kLanes>
+/// The dot product of a row of dout and of out, by a warp, in the same order for all layouts.
 FOVEAL_DEVICE float dot_of_rows(const BackwardArgs& args, const RowPlace& at, int head,
                                 bool whole_units) {
   const AttentionArgs& a = args.attention;
@@ -57,7 +54,7 @@ FOVEAL_DEVICE float dot_of_rows(const BackwardArgs& args, const RowPlace& at, in
   const std::int64_t out_row = a.out.strides.offset(at.b, at.i, head);
   const std::int64_t dout_row = args.dout.strides.offset(at.b, at.i, head);
   float sum = 0.0f;
-  for (int column = 8 * (lane_of_warp() % kLanes); column < a.headdim_v; column += 8 * kLanes) {
+  for (int column = 8 * lane_of_warp(); column < a.headdim_v; column += 256) {
     float out[8];
     float dout[8];
     if (whole_units) {
@@ -76,7 +73,7 @@ FOVEAL_DEVICE float dot_of_rows(const BackwardArgs& args, const RowPlace& at, in
 #pragma unroll
     for (int e = 0; e < 8; ++e) sum = fmaf(out[e], as_multiplied(args.dtype, dout[e]), sum);
   }
-  return sum_of_lanes<kLanes>(sum);
+  return sum_of_warp(sum);
 }
 
 struct StatsArgs {
@@ -84,15 +81,14 @@ struct StatsArgs {
   bool whole_units = false;  ///< out and dout are aligned, adjacent, of whole units of 8.
 };
 
-/// stats = (lse in log2 units, delta - dlse), kLanes lanes a row and head. A row that saw nothing
-/// has lse = +inf here: its weights become 0.
-template <int kLanes>
+/// stats = (lse in log2 units, delta - dlse), a warp a row and head. A row that saw nothing has
+/// lse = +inf here: its weights become 0.
 FOVEAL_DEVICE void compute_row_stats(const StatsArgs& stats_args, std::int64_t row, int head) {
   const BackwardArgs& args = stats_args.backward;
   const AttentionArgs& a = args.attention;
   const RowPlace at = row_place(args, row);
-  float delta = dot_of_rows<kLanes>(args, at, head, stats_args.whole_units);
-  if (lane_of_warp() % kLanes != 0) return;
+  float delta = dot_of_rows(args, at, head, stats_args.whole_units);
+  if (lane_of_warp() != 0) return;
   const float lse = a.lse.data[a.lse.strides.offset(at.b, at.i, head)];
   if (args.dlse.data != nullptr) {
     delta -= args.dlse.data[args.dlse.strides.offset(at.b, at.i, head)];
@@ -102,20 +98,16 @@ FOVEAL_DEVICE void compute_row_stats(const StatsArgs& stats_args, std::int64_t r
       saw_nothing ? -algorithm::kNegativeInfinity : lse * kLog2e, saw_nothing ? 0.0f : delta};
 }
 
-/// As many lanes a row as it has eights, at most a warp: idle lanes read nothing.
-template <int kLanes>
 static __global__ void __launch_bounds__(kRowThreads)
     stats_kernel(const __grid_constant__ StatsArgs args) {
-  constexpr int kRows = kRowThreads / kLanes;
   const int heads = args.backward.attention.nheads_q;
   const std::int64_t count = args.backward.total_q * heads;
-  const int place = static_cast<int>(threadIdx.x) / kLanes;
-  // Heads of one row lie side by side in most layouts. Lanes of a warp stay together.
-  for (std::int64_t first = blockIdx.x * std::int64_t{kRows}; first < count;
-       first += gridDim.x * std::int64_t{kRows}) {
-    const std::int64_t item = min_of(first + place, count - 1);
+  const std::int64_t step = gridDim.x * std::int64_t{kRowThreads / 32};
+  // Heads of one row lie side by side in most layouts.
+  for (std::int64_t item = blockIdx.x * std::int64_t{kRowThreads / 32} + warp_of_block();
+       item < count; item += step) {
     const Quotient row = divide(item, heads);
-    compute_row_stats<kLanes>(args, row.quotient, static_cast<int>(row.remainder));
+    compute_row_stats(args, row.quotient, static_cast<int>(row.remainder));
   }
 }
 
