@@ -37,14 +37,6 @@ constexpr InstructionSet kInstructionSets[] = {
     {"avx2", 32, 32, 32},       {"sse4", 8, 8, 8},           {"portable", 8, 8, 8},
 };
 
-bool has_amx_bf16() {
-  constexpr unsigned kFeatureLeaf = 7;
-  constexpr unsigned kAmxBits = (1u << 22) | (1u << 24);  // amx-bf16, amx-tile in EDX
-  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  return __get_cpuid_count(kFeatureLeaf, 0, &eax, &ebx, &ecx, &edx) != 0 &&
-         (edx & kAmxBits) == kAmxBits;
-}
-
 std::string_view best_name() {
   if (has_amx_bf16()) return "amx_bf16";
   if (__builtin_cpu_supports("avx512bf16")) return "avx512_bf16";
@@ -108,6 +100,18 @@ std::int64_t read_l2_bytes() {
 }
 
 }  // namespace
+
+bool has_amx_bf16() {
+#if defined(__x86_64__)
+  constexpr unsigned kFeatureLeaf = 7;
+  constexpr unsigned kAmxBits = (1u << 22) | (1u << 24);  // amx-bf16, amx-tile in EDX
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid_count(kFeatureLeaf, 0, &eax, &ebx, &ecx, &edx) != 0 &&
+         (edx & kAmxBits) == kAmxBits;
+#else
+  return false;
+#endif
+}
 
 Result<DeviceInfo> describe_cpu(std::int32_t num_threads,
                                 std::optional<std::string_view> isa_name) {

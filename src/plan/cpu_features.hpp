@@ -15,4 +15,8 @@ namespace foveal::planner {
 [[nodiscard]] Result<DeviceInfo> describe_cpu(std::int32_t num_threads,
                                               std::optional<std::string_view> isa_name);
 
+/// Whether the processor has AMX tiles and their products of bf16; the system may still refuse
+/// them.
+[[nodiscard]] bool has_amx_bf16();
+
 }  // namespace foveal::planner

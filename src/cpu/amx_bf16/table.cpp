@@ -3,25 +3,17 @@
 #include <optional>
 
 #if FOVEAL_WITH_AMX_BF16
-#include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "cpu/amx_bf16/functions.hpp"
+#include "plan/cpu_features.hpp"
 #endif
 
 namespace foveal::cpu::amx_bf16 {
 
 #if FOVEAL_WITH_AMX_BF16
 namespace {
-
-bool processor_has_amx() {
-  constexpr unsigned kFeatureLeaf = 7;
-  constexpr unsigned kAmxBits = (1u << 22) | (1u << 24);  // amx-bf16, amx-tile in EDX
-  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  return __get_cpuid_count(kFeatureLeaf, 0, &eax, &ebx, &ecx, &edx) != 0 &&
-         (edx & kAmxBits) == kAmxBits;
-}
 
 /// Linux saves the tile registers only of processes that ask for them (arch_prctl(2)).
 bool system_lets_us() {
@@ -32,7 +24,7 @@ bool system_lets_us() {
 
 std::optional<TileMath> make_table() {
   const TileMath* rows = avx512_bf16::table();
-  if (rows == nullptr || !processor_has_amx() || !system_lets_us()) return std::nullopt;
+  if (rows == nullptr || !planner::has_amx_bf16() || !system_lets_us()) return std::nullopt;
   TileMath table = *rows;
   table.name = "amx_bf16";
   table.depth_step = 16;  // of a tile register

@@ -5,6 +5,7 @@
 #include "core/format.hpp"
 #include "core/integer.hpp"
 #include "cuda/device_rules.hpp"
+#include "cuda/hopper/device_rules.hpp"
 #include "cuda/portable/bwd/config.hpp"
 #include "plan/kernel_table.hpp"
 
@@ -20,10 +21,6 @@ static_assert(kTiles.back().d == kMaxHeaddim);
 constexpr std::int64_t kMaxRows = std::int64_t{1} << 29;
 /// Tiles of a launch over all heads, and of dq's sums.
 constexpr std::int64_t kMaxTiles = std::int64_t{1} << 30;
-/// Elements between rows, heads and sequences: the copy engine counts in 16 bytes, up to 2^40.
-constexpr std::int64_t kStrideUnit = 8;
-constexpr std::int64_t kMaxStride = std::int64_t{1} << 38;
-
 /// Bytes of L2 cache that q, dout and dq's sums of one section of heads may fill.
 constexpr std::int64_t kSectionBytes = 40 << 20;
 
@@ -58,22 +55,6 @@ Status check_features(const AttentionProblem& problem, const AttentionGeometry& 
   if (problem.alibi_slopes.present()) return refuse("alibi_slopes");
   if (problem.dropout_p > 0) return refuse("dropout");
   return Status::ok();
-}
-
-/// The copy engine's conditions that strides decide; the pointer is looked at by the launch.
-Status check_strides(const char* operand, const TensorSpec& spec) {
-  const auto last = static_cast<std::size_t>(spec.rank - 1);
-  bool fits = spec.shape[last] == 1 || spec.strides[last] == 1;
-  for (std::size_t axis = 0; axis < last; ++axis) {
-    const std::int64_t stride = spec.strides[axis];
-    fits &=
-        spec.shape[axis] <= 1 || (stride > 0 && stride < kMaxStride && stride % kStrideUnit == 0);
-  }
-  if (fits) return Status::ok();
-  return Status::unsupported(concat(operand, " ", spec.to_string(), ": ", kName,
-                                    " takes adjacent elements and other strides that are positive "
-                                    "multiples of ",
-                                    kStrideUnit));
 }
 
 Status check_counts(const AttentionGeometry& geometry) {
@@ -147,10 +128,10 @@ Status supports(const AttentionProblem& problem, const AttentionGeometry& geomet
                                       " bytes of shared memory a block; there are ",
                                       device.smem_per_block_bytes));
   }
-  FOVEAL_RETURN_IF_ERROR(check_strides("q", problem.q));
-  FOVEAL_RETURN_IF_ERROR(check_strides("k", problem.k));
-  FOVEAL_RETURN_IF_ERROR(check_strides("v", problem.v));
-  FOVEAL_RETURN_IF_ERROR(check_strides("dout", problem.dout));
+  FOVEAL_RETURN_IF_ERROR(check_strides(kName, "q", problem.q));
+  FOVEAL_RETURN_IF_ERROR(check_strides(kName, "k", problem.k));
+  FOVEAL_RETURN_IF_ERROR(check_strides(kName, "v", problem.v));
+  FOVEAL_RETURN_IF_ERROR(check_strides(kName, "dout", problem.dout));
   return check_counts(geometry);
 }
 

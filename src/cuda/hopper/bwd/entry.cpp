@@ -1,25 +1,14 @@
 // The table entry of hopper_bwd.
-#include "core/format.hpp"
 #include "cuda/hopper/bwd/config.hpp"
 #include "cuda/hopper/bwd/run.hpp"
+#include "cuda/hopper/device_rules.hpp"
 #include "plan/kernel_table.hpp"
 
 namespace foveal::cuda {
 namespace {
 
-/// wgmma is of compute capability 9.0 alone.
-constexpr std::int32_t kHopperSm = 90;
-
 Status usable(const DeviceInfo& device) {
-  if (device.type != DeviceType::kCuda) {
-    return Status::unsupported(
-        concat(hopper::bwd::kName, " runs on GPUs; the device is ", device.name));
-  }
-  if (device.sm != kHopperSm) {
-    return Status::unsupported(concat(hopper::bwd::kName, " runs on GPUs of sm_", kHopperSm,
-                                      " alone; ", device.name, " is sm_", device.sm));
-  }
-  return Status::ok();
+  return hopper::require_hopper(hopper::bwd::kName, device);
 }
 
 #if defined(FOVEAL_WITH_HOPPER)

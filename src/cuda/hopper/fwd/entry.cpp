@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "core/format.hpp"
+#include "cuda/hopper/device_rules.hpp"
 #include "cuda/hopper/fwd/config.hpp"
 #include "cuda/hopper/fwd/launch.hpp"
 #include "cuda/portable/decode/launch.hpp"
@@ -13,45 +14,13 @@ namespace {
 
 constexpr const char* kName = "hopper_fwd";
 
-/// wgmma is of compute capability 9.0 alone.
-constexpr std::int32_t kHopperSm = 90;
-
 /// Rows and keys are counted in 32 bits on the device, with room for windows.
 constexpr std::int64_t kMaxRows = std::int64_t{1} << 29;
 /// Tiles of a launch.
 constexpr std::int64_t kMaxTiles = std::int64_t{1} << 30;
 /// Keys of a page are copied in whole units of rows that are swizzled together.
 constexpr std::int64_t kPageUnit = 8;
-/// Elements between rows, heads and sequences: the copy engine counts in 16 bytes, up to 2^40.
-constexpr std::int64_t kStrideUnit = 8;
-constexpr std::int64_t kMaxStride = std::int64_t{1} << 38;
-
-Status usable(const DeviceInfo& device) {
-  if (device.type != DeviceType::kCuda) {
-    return Status::unsupported(concat(kName, " runs on GPUs; the device is ", device.name));
-  }
-  if (device.sm != kHopperSm) {
-    return Status::unsupported(concat(kName, " runs on GPUs of sm_", kHopperSm, " alone; ",
-                                      device.name, " is sm_", device.sm));
-  }
-  return Status::ok();
-}
-
-/// The copy engine's conditions that strides decide; the pointer is looked at by the launch.
-Status check_strides(const char* operand, const TensorSpec& spec) {
-  const auto last = static_cast<std::size_t>(spec.rank - 1);
-  bool fits = spec.shape[last] == 1 || spec.strides[last] == 1;
-  for (std::size_t axis = 0; axis < last; ++axis) {
-    const std::int64_t stride = spec.strides[axis];
-    fits &=
-        spec.shape[axis] <= 1 || (stride > 0 && stride < kMaxStride && stride % kStrideUnit == 0);
-  }
-  if (fits) return Status::ok();
-  return Status::unsupported(concat(operand, " ", spec.to_string(), ": ", kName,
-                                    " takes adjacent elements and other strides that are positive "
-                                    "multiples of ",
-                                    kStrideUnit));
-}
+Status usable(const DeviceInfo& device) { return require_hopper(kName, device); }
 
 Status check_features(const AttentionProblem& problem, const AttentionGeometry& geometry) {
   if (problem.q.dtype == DType::kFloat32) {
@@ -110,9 +79,9 @@ Status supports(const AttentionProblem& problem, const AttentionGeometry& geomet
                                       device.smem_per_block_bytes));
   }
   FOVEAL_RETURN_IF_ERROR(check_features(problem, geometry));
-  FOVEAL_RETURN_IF_ERROR(check_strides("q", problem.q));
-  FOVEAL_RETURN_IF_ERROR(check_strides("k", problem.k));
-  FOVEAL_RETURN_IF_ERROR(check_strides("v", problem.v));
+  FOVEAL_RETURN_IF_ERROR(check_strides(kName, "q", problem.q));
+  FOVEAL_RETURN_IF_ERROR(check_strides(kName, "k", problem.k));
+  FOVEAL_RETURN_IF_ERROR(check_strides(kName, "v", problem.v));
   return check_counts(problem, geometry);
 }
 
