@@ -69,8 +69,21 @@ TEST(CudaDecodePlan, LengthsOnTheDeviceAreBalanced) {
   EXPECT_EQ(config.split_keys, 0);
   EXPECT_GT(config.workspace_bytes(), 0);
   // Two results a block, whatever the cache's capacity.
-  problem.k = problem.v = TensorSpec::contiguous(DType::kFloat16, {64, 1024, 8, 128});
+  problem.k = problem.v = TensorSpec::contiguous(DType::kFloat16, {64, 32768, 8, 128});
   EXPECT_EQ(configure(problem, h200()).workspace_bytes(), config.workspace_bytes());
+}
+
+TEST(CudaDecodePlan, LengthsOnTheDeviceOfShortCachesDecideTheParts) {
+  AttentionProblem problem = decode_problem(64, 32, 8, 4096);
+  problem.seqused_k = TensorSpec::contiguous(DType::kInt32, {64});
+  planner::KernelConfig config = configure(problem, h200());
+  EXPECT_EQ(config.num_blocks, 0);
+  EXPECT_EQ(config.split_keys, decode::kInvariantPartKeys);
+  EXPECT_EQ(config.cluster_size, 2);
+  problem.softcap = 3;  // which the direct kernel lacks
+  config = configure(problem, h200());
+  EXPECT_GT(config.num_blocks, 0);
+  EXPECT_EQ(config.split_keys, 0);
 }
 
 AttentionProblem invariant_problem(std::int64_t batch, std::int64_t nheads_k,

@@ -78,6 +78,7 @@ struct DecodeArgs {
   std::int32_t num_splits = 1;      ///< kClusters
   std::int32_t split_blocks = 0;    ///< kClusters: as for part_blocks.
   std::int32_t granule_blocks = 0;  ///< kBalanced: key blocks of a granule.
+  std::int32_t task_granules = 0;   ///< kBalanced: granules without keys of each unit.
   std::int32_t max_splits = 0;      ///< kBalanced: of a unit, when all have the same length.
   /// kBalanced: every granule leaves a result of its own, so that bits don't depend on where a
   /// block's share ends (batch_invariant).

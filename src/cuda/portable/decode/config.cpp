@@ -26,6 +26,10 @@ constexpr std::int64_t kMaxClusterSize = 8;
 /// Keys below which a split costs more than it brings.
 constexpr std::int64_t kMinSplitKeys = 128;
 
+/// Blocks a multiprocessor, empty ones with them, up to which parts by length are launched where
+/// the lengths are on the device.
+constexpr std::int64_t kMaxPartBlocks = 8;
+
 /// Granules are counted in 32 bits.
 constexpr std::int64_t kMaxGranules = std::int64_t{1} << 30;
 
@@ -196,20 +200,36 @@ void set_ring(KernelConfig& config, const RingNeeds& needs, std::int64_t bytes, 
   config.tile.n = kBlockKeys * ring.warps;
 }
 
-/// Under batch_invariant neither the batch nor its lengths may decide.
-bool invariant_by_clusters(const AttentionGeometry& geometry, std::int64_t rows,
-                           const DeviceInfo& device) {
+/// Whether clusters can take parts by each sequence's own length. Neither the batch nor its lengths
+/// may decide that under batch_invariant.
+bool can_split_by_length(const AttentionGeometry& geometry, std::int64_t rows,
+                         const DeviceInfo& device) {
   return has_clusters(device) && direct_rows(geometry, rows) > 0 &&
          geometry.nheads_k >= kMinInvariantHeads;
 }
 
-/// Parts by each sequence's own length. The keys are dealt to the warps, so that their number must
-/// not follow the number of parts of the longest.
-void split_invariantly(KernelConfig& config, const AttentionGeometry& geometry,
-                       const DeviceInfo& device) {
+/// Parts of a sequence of the longest length.
+std::int64_t most_parts(const AttentionGeometry& geometry) {
+  return clamp_to<std::int64_t>(ceil_div(geometry.seqlen_k, kInvariantPartKeys), 1,
+                                kMaxInvariantParts);
+}
+
+/// The direct kernel with parts by length against work shared evenly: 0.95 of its time where all
+/// lengths are the capacity (bench/results/h200/decode_direct.txt), but a block for every part that
+/// a sequence could have.
+bool splits_by_length(const AttentionProblem& problem, const AttentionGeometry& geometry,
+                      std::int64_t rows, const DeviceInfo& device) {
+  const std::int64_t blocks = num_units(geometry, rows) * most_parts(geometry);
+  return is_direct(problem, geometry, rows) && can_split_by_length(geometry, rows, device) &&
+         blocks <= kMaxPartBlocks * device.num_sms;
+}
+
+/// The keys are dealt to the warps, so that their number must not follow the number of parts of the
+/// longest sequence.
+void split_by_length(KernelConfig& config, const AttentionGeometry& geometry,
+                     const DeviceInfo& device) {
   config.split_keys = kInvariantPartKeys;
-  config.num_splits = clamp_to<std::int64_t>(ceil_div(geometry.seqlen_k, kInvariantPartKeys), 1,
-                                             kMaxInvariantParts);
+  config.num_splits = most_parts(geometry);
   config.cluster_size = config.num_splits;
   const RingNeeds needs{.headdim = headdim_tile(geometry),
                         .rows = static_cast<int>(config.tile.m),
@@ -253,7 +273,11 @@ void split_over_clusters(KernelConfig& config, const AttentionProblem& problem,
 void add_notes(const AttentionProblem& problem, const AttentionGeometry& geometry,
                const DeviceInfo& device, KernelConfig& config) {
   const std::int64_t units = num_units(geometry, config.tile.m);
-  if (config.num_splits > 1) {
+  if (config.split_keys > 0 && config.num_blocks == 0) {
+    config.notes.push_back(concat("a part for every ", config.split_keys,
+                                  " keys of a sequence, at most ", kMaxInvariantParts,
+                                  ", by its own length alone"));
+  } else if (config.num_splits > 1) {
     config.notes.push_back(concat(
         "keys are split ", config.num_splits, " ways: ", units, " tiles of heads alone would use ",
         min_of<std::int64_t>(units, device.num_sms), " of ", device.num_sms, " multiprocessors"));
@@ -287,7 +311,7 @@ std::int32_t granule_blocks(const KernelConfig& config, const AttentionGeometry&
   std::int64_t blocks = config.num_threads / 32;
   const std::int64_t units = num_units(geometry, config.tile.m);
   const std::int64_t unit_blocks = ceil_div<std::int64_t>(geometry.seqlen_k, kBlockKeys);
-  while (units * ceil_div(unit_blocks, blocks) > kMaxGranules) blocks *= 2;
+  while (units * (kTaskGranules + ceil_div(unit_blocks, blocks)) > kMaxGranules) blocks *= 2;
   return static_cast<std::int32_t>(blocks);
 }
 
@@ -317,11 +341,15 @@ KernelConfig configure_decode(const AttentionProblem& problem, const AttentionGe
   const double balanced_us = time_us(traffic, device.num_sms, device.num_sms) + kGlobalMergeUs;
   const bool can_balance = geometry.batch <= kMaxBalancedBatch;
   const bool few_keys = cluster.size > 1 && cluster.us <= balanced_us;
-  if (problem.batch_invariant && invariant_by_clusters(geometry, config.tile.m, device)) {
-    split_invariantly(config, geometry, device);
+  const bool varies = lengths_vary(problem, geometry);
+  const bool by_length =
+      problem.batch_invariant
+          ? can_split_by_length(geometry, config.tile.m, device)
+          : varies && !few_keys && splits_by_length(problem, geometry, config.tile.m, device);
+  if (by_length) {
+    split_by_length(config, geometry, device);
   } else if (problem.batch_invariant ||
-             (can_balance && !few_keys &&
-              (lengths_vary(problem, geometry) || balanced_us < cluster.us))) {
+             (can_balance && !few_keys && (varies || balanced_us < cluster.us))) {
     share_evenly(config, problem, geometry, device);
   } else {
     split_over_clusters(config, problem, geometry, device, cluster.size);

@@ -22,6 +22,10 @@ inline constexpr std::int64_t kInvariantPartKeys = 2048;
 /// model, not of a batch.
 inline constexpr std::int64_t kMinInvariantHeads = 8;
 
+/// What a task of the balanced schedule costs beside its keys, in granules of a block's warps: with
+/// lengths far apart blocks would else be left with many short sequences.
+inline constexpr std::int64_t kTaskGranules = 3;
+
 /// Sequences whose lengths a block can scan in shared memory: what the balanced schedule, and with
 /// it batch_invariant, can do.
 inline constexpr std::int64_t kMaxBalancedBatch = 4096;

@@ -122,6 +122,7 @@ Status launch(const planner::LaunchContext& context) {
     args.schedule = decode::Schedule::kBalanced;
     args.granule_blocks = decode::granule_blocks(config, geometry);
     args.granules_apart = config.split_keys > 0;
+    args.task_granules = args.granules_apart ? 0 : decode::kTaskGranules;
     args.max_splits = static_cast<std::int32_t>(decode::kMaxParts);
     args.partials = part<float>(context, DecodePart::kPartials);
     args.flags = part<std::uint64_t>(context, DecodePart::kFlags);

@@ -44,9 +44,15 @@ struct Task {
 };
 static_assert(sizeof(Task) <= kTaskBytes);
 
-/// Granules of a unit: at least one, since a unit without keys must still be stored.
+/// Granules of a unit: at least one, since a unit without keys must still be stored. The first
+/// task_granules stand for what a task costs beside its keys, and have none.
 FOVEAL_DEVICE int unit_granules(const DecodeArgs& args, const Sequence& sequence) {
-  return max_of(1, ceil_div(sequence.num_blocks, args.granule_blocks));
+  return args.task_granules + max_of(1, ceil_div(sequence.num_blocks, args.granule_blocks));
+}
+
+/// The unit's key block that its granule `granule` begins with, or the end of its blocks.
+FOVEAL_DEVICE int first_block_of(const DecodeArgs& args, const Sequence& sequence, int granule) {
+  return min_of(max_of(granule - args.task_granules, 0) * args.granule_blocks, sequence.num_blocks);
 }
 
 /// Fills prefix[0 .. batch]: granules of all units of the sequences before each. All threads of the
@@ -198,10 +204,8 @@ class TaskList {
     const int unit_end = task.unit_begin + task.unit_size;
     const int first_of_unit = max_of(task.unit_begin, begin_);
     const int first = args_.granules_apart ? end_ - 1 : first_of_unit;
-    task.block_min =
-        min_of((first - task.unit_begin) * args_.granule_blocks, task.sequence.num_blocks);
-    task.block_max =
-        min_of((end_ - task.unit_begin) * args_.granule_blocks, task.sequence.num_blocks);
+    task.block_min = first_block_of(args_, task.sequence, first - task.unit_begin);
+    task.block_max = first_block_of(args_, task.sequence, end_ - task.unit_begin);
     task.merges = unit_end <= share_end_ && first == first_of_unit;
     task.part = args_.granules_apart
                     ? first - task.unit_begin
