@@ -19,9 +19,15 @@ constexpr std::string_view kLines[] = {
     "forward dtype=bf16 lens=2/601 k=cache slack_k=9 hk=2 group=4 d=256 causal=1",
     "forward dtype=fp16 lens=1/600 hk=2 sinks=1 fp32_out=1 left=100",
     "forward dtype=fp16 lens=1/600 hk=2 out_layout=misaligned",
-    // The general kernel: every instance, in a cluster or alone.
     "forward dtype=fp16 lens=1/600 k=paged page=48 hk=2 group=4",
-    "forward dtype=bf16 lens=1/600 k=paged page=16 hk=2 group=4",
+    "forward dtype=bf16 lens=1/600 k=paged page=16 hk=2 group=4 left=200",
+    "forward dtype=fp16 lens=1/600 k=paged page=256 hk=2 group=4 d=128",
+    "forward dtype=bf16 lens=2/90 k=paged page=16 hk=40 d=128 causal=1",
+    "forward dtype=fp16 lens=1/600 k=paged page=64 hk=2 d=256",
+    "forward dtype=bf16 lens=1/600 k=paged page=32 hk=2 d=256 append=2",
+    // The general kernel: every instance, in a cluster or alone.
+    "forward dtype=fp16 lens=1/600 k=paged page=24 hk=2 group=4",
+    "forward dtype=bf16 lens=1/600 hk=2 group=4 softcap=7",
     "forward dtype=fp16 lens=1/600 k=paged page=7 hk=2 group=4 d=128",
     "forward dtype=bf16 lens=1/600 k=paged page=1 hk=2 d=120",
     "forward dtype=fp16 lens=1/600 hk=2 group=2 d=200 softcap=5",

@@ -48,6 +48,10 @@ std::vector<Case> split_cases() {
     cases.back().lse = false;
     cases.back().out_layout = Layout::kMisaligned;
     cases.push_back(plain);
+    cases.back().k_form = KForm::kPaged;
+    cases.back().page_size = 64;
+    cases.back().kv_layout = Layout::kBshd;
+    cases.push_back(plain);
     cases.back().kv_layout = Layout::kMisaligned;  // the other kernel, with the same plan
     cases.push_back(plain);
     cases.back().softcap = 5;
@@ -152,9 +156,11 @@ TEST_P(InvariantParts, StorageDecidesNoBit) {
     paged.k_form = KForm::kPaged;
     paged.page_size = 48;
     paged.kv_layout = Layout::kBshd;
+    Case odd_pages = paged;  // the other kernel, and so is the misaligned cache
+    odd_pages.page_size = 20;
     Case misaligned = c;
     misaligned.kv_layout = Layout::kMisaligned;
-    for (const Case& other_case : {paged, misaligned}) {
+    for (const Case& other_case : {paged, odd_pages, misaligned}) {
       BuiltCase other(other_case);
       run_sequences(other, {0, 1, 2, 3, 4});
       for (std::int64_t b = 0; b < c.batch(); ++b) expect_same_bits(direct, b, other, b);

@@ -118,7 +118,8 @@ std::int64_t num_units(const AttentionGeometry& geometry, std::int64_t rows) {
 bool is_direct(const AttentionProblem& problem, const AttentionGeometry& geometry,
                std::int64_t rows) {
   const bool plain = problem.softcap == 0.0f && !problem.alibi_slopes.present() &&
-                     !problem.block_table.present() && !problem.cache_batch_idx.present();
+                     !problem.cache_batch_idx.present() &&
+                     (!problem.block_table.present() || geometry.page_size % kBlockKeys == 0);
   const bool lengths = !problem.cu_seqlens_q.present() && !problem.cu_seqlens_k.present() &&
                        !problem.seqused_q.present() && !problem.leftpad_k.present();
   return plain && lengths && direct_rows(geometry, rows) > 0 &&

@@ -21,13 +21,13 @@ bool takes(const DecodeArgs& args, int headdim_tile, int tile_rows) {
   const AttentionArgs& attention = args.attention;
   const bool plain_scores =
       attention.score.softcap == 0.0f && attention.score.alibi_slopes == nullptr;
-  const bool dense =
-      attention.k.layout.block_table == nullptr && attention.cache_batch_idx == nullptr;
+  const algorithm::KvLayout& layout = attention.k.layout;
+  const bool whole_blocks = layout.block_table == nullptr || layout.page_size % kBlockKeys == 0;
   return args.schedule == Schedule::kClusters && args.num_splits <= kMaxDirectSplits &&
          args.row_tiles == 1 && tile_rows == kTileRows && headdim_tile <= kMaxDirectHeaddim &&
          attention.headdim == headdim_tile && attention.headdim_v == headdim_tile &&
-         args.vectorised && args.queries_vectorised && plain_scores && dense &&
-         fixed_or_seqused_k(attention.lengths);
+         args.vectorised && args.queries_vectorised && plain_scores && whole_blocks &&
+         attention.cache_batch_idx == nullptr && fixed_or_seqused_k(attention.lengths);
 }
 
 /// A stride in 16-byte units; that of an axis with one entry counts for nothing.
@@ -40,7 +40,9 @@ std::optional<std::uint32_t> units(std::int64_t stride, std::int64_t entries, st
 std::optional<DirectOperand> direct_operand(const KeyOperand& operand,
                                             const AttentionArgs& attention) {
   constexpr std::int64_t kMost = std::numeric_limits<std::uint32_t>::max();
-  const auto batch = units(operand.layout.page_stride, attention.batch, kMost);
+  const bool paged = operand.layout.block_table != nullptr;
+  const auto batch =
+      units(operand.layout.page_stride, paged ? operand.layout.num_pages : attention.batch, kMost);
   const auto head = units(operand.layout.head_stride, attention.nheads_k, kMost);
   const auto row = units(operand.layout.row_stride, attention.lengths.rows_k, kMaxRowUnits);
   if (!batch || !head || !row) return std::nullopt;
@@ -64,6 +66,8 @@ std::optional<DirectArgs> make_direct_args(const DecodeArgs& args, int headdim_t
   const auto v = direct_operand(attention.v, attention);
   if (!k || !v) return std::nullopt;
   const algorithm::SeqlenSource& lengths = attention.lengths;
+  const algorithm::KvLayout& layout =
+      attention.k.layout;  // The page table is the same for k and v.
   DirectArgs direct;
   direct.k = *k;
   direct.v = *v;
@@ -72,6 +76,13 @@ std::optional<DirectArgs> make_direct_args(const DecodeArgs& args, int headdim_t
   direct.num_splits = args.num_splits;
   direct.split_blocks = args.split_blocks;
   direct.num_stages = args.num_stages;
+  if (layout.block_table != nullptr) {
+    direct.pages = {layout.block_table, layout.block_table_batch_stride,
+                    layout.block_table_page_stride,
+                    Divisor(static_cast<std::uint32_t>(layout.page_size)),
+                    static_cast<std::int32_t>(min_of<std::int64_t>(
+                        layout.num_pages, std::numeric_limits<std::int32_t>::max()))};
+  }
   direct.seqused_k = lengths.seqused_k;
   direct.mask = {static_cast<std::int32_t>(lengths.rows_q),
                  static_cast<std::int32_t>(lengths.rows_k), args.window};

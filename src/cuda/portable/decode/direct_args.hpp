@@ -15,9 +15,18 @@ namespace foveal::cuda::decode {
 /// k or v. Rows are whole 16-byte units, in which the strides count.
 struct DirectOperand {
   const void* data = nullptr;
-  std::uint32_t batch_stride = 0;
+  std::uint32_t batch_stride = 0;  ///< With pages: from page to page.
   std::uint32_t head_stride = 0;
   std::uint32_t row_stride = 0;
+};
+
+/// Pages of whole key blocks; there are none with a null table.
+struct DirectPages {
+  const std::int32_t* table = nullptr;
+  std::int64_t batch_stride = 0;
+  std::int64_t page_stride = 1;
+  Divisor size;            ///< Keys of a page.
+  std::int32_t count = 0;  ///< What table entries are clamped to.
 };
 
 /// The order is that of use: arguments come through a cache that misses a line at a time.
@@ -29,6 +38,7 @@ struct DirectArgs {
   std::int32_t num_splits = 1;               ///< Blocks of a cluster that share a head's keys.
   std::int32_t split_blocks = 0;             ///< As for part_blocks.
   std::int32_t num_stages = 2;
+  DirectPages pages;
   const std::int32_t* seqused_k = nullptr;  ///< Null: lengths are fixed, as in `mask`.
   algorithm::BasicMask<std::int32_t> mask;  ///< Of the capacity where seqused_k gives lengths.
   std::int32_t seqlen_new = 0;              ///< Tokens appended to seqused_k before.

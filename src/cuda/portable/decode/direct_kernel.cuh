@@ -74,7 +74,7 @@ struct LaneMask {
   }
 };
 
-template <class Element, int kHeaddim>
+template <class Element, int kHeaddim, bool kPaged>
 class DirectBlock {
  public:
   FOVEAL_DEVICE DirectBlock(const DirectArgs& args, unsigned char* shared)
@@ -92,11 +92,11 @@ class DirectBlock {
       keys = mask.keys_of_rows({0, mask.seqlen_q});
     }
     const KeyRange blocks = own_blocks(keys);
-    DirectStream<Element, kHeaddim> stream(
+    DirectStream<Element, kHeaddim, kPaged> stream(
         args_, batch(), head_k(), keys, blocks,
         ptx::shared_address(shared_ + DirectLayout::kRings + warp() * layout_.ring_bytes));
 #pragma unroll 1
-    for (int i = 0; i < args_.num_stages - 1; ++i) stream.load_next();
+    for (int i = 0; i < args_.num_stages - 1; ++i) stream.load_next(args_);
     DirectQueries<Element, kHeaddim> queries;
     queries.read(args_, batch(), head_k());
     if (in_cluster()) announce_to_cluster();
@@ -107,7 +107,7 @@ class DirectBlock {
     WarpState<kHeaddim, 1> state;
 #pragma unroll 1
     for (int block = blocks.min + warp(); block < blocks.max; block += num_warps()) {
-      stream.load_next();
+      stream.load_next(args_);
       wait_for_copies(args_.num_stages - 1);
       __syncwarp();
       float scores[1][4];

@@ -16,29 +16,33 @@ namespace {
 template <int kHeaddim>
 inline constexpr int kDirectBlocksPerSm = kHeaddim == 64 ? 2 : 1;
 
-template <class Element, int kHeaddim>
+template <class Element, int kHeaddim, bool kPaged>
 __global__ void __launch_bounds__(32 * kMaxDirectWarps, kDirectBlocksPerSm<kHeaddim>)
     direct_decode_kernel(const __grid_constant__ DirectArgs args) {
   extern __shared__ __align__(1024) unsigned char shared[];
-  DirectBlock<Element, kHeaddim>(args, shared).run();
+  DirectBlock<Element, kHeaddim, kPaged>(args, shared).run();
 }
 
 }  // namespace
 
 template <class Element, int kHeaddim>
 Status launch_direct_instance(const DirectArgs& args, const DecodeGrid& grid, void* stream) {
-  static SharedMemoryGrant grant;
+  static SharedMemoryGrant dense_grant;
+  static SharedMemoryGrant paged_grant;
   const DirectLayout layout =
       direct_layout(kHeaddim, args.num_rows, grid.num_warps, args.num_stages, args.num_splits);
-  return launch_kernel("decode", direct_decode_kernel<Element, kHeaddim>, args,
-                       {.num_blocks = grid.num_blocks,
-                        .num_blocks_y = grid.num_heads,
-                        .num_blocks_z = grid.num_sequences,
-                        .num_threads = 32 * grid.num_warps,
-                        .shared_bytes = layout.total,
-                        .cluster_size = grid.cluster_size,
-                        .stream = stream},
-                       grant);
+  const LaunchShape shape{.num_blocks = grid.num_blocks,
+                          .num_blocks_y = grid.num_heads,
+                          .num_blocks_z = grid.num_sequences,
+                          .num_threads = 32 * grid.num_warps,
+                          .shared_bytes = layout.total,
+                          .cluster_size = grid.cluster_size,
+                          .stream = stream};
+  return args.pages.table == nullptr
+             ? launch_kernel("decode", direct_decode_kernel<Element, kHeaddim, false>, args, shape,
+                             dense_grant)
+             : launch_kernel("decode", direct_decode_kernel<Element, kHeaddim, true>, args, shape,
+                             paged_grant);
 }
 
 }  // namespace foveal::cuda::decode

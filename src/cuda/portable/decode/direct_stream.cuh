@@ -1,4 +1,5 @@
-// A warp's stream of key blocks from dense k and v through its own ring of shared memory.
+// A warp's stream of key blocks through its own ring of shared memory, from k and v that are dense
+// or lie in pages of whole blocks.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +11,7 @@
 namespace foveal::cuda::decode {
 
 /// Blocks of kBlockKeys keys are counted from key 0; a block's warps take them in turn.
-template <class Element, int kHeaddim>
+template <class Element, int kHeaddim, bool kPaged>
 class DirectStream {
  public:
   static constexpr int kRowBytes = kHeaddim * 2;
@@ -21,7 +22,8 @@ class DirectStream {
   /// warp's own shared memory.
   FOVEAL_DEVICE DirectStream(const DirectArgs& args, int b, int head_k, KeyRange keys,
                              KeyRange blocks, std::uint32_t ring)
-      : k_row_bytes_(args.k.row_stride * 16u),
+      : num_pages_(args.pages.count),
+        k_row_bytes_(args.k.row_stride * 16u),
         v_row_bytes_(args.v.row_stride * 16u),
         block_(blocks.min + warp()),
         block_max_(blocks.max),
@@ -32,21 +34,38 @@ class DirectStream {
     const int key = block_ * kBlockKeys + lane() / kLanesPerRow;
     past_first_ = static_cast<unsigned>(key - keys.min);
     num_keys_ = static_cast<unsigned>(keys.max - keys.min);
-    k_ = address(args.k, b, head_k, static_cast<unsigned>(key));
-    v_ = address(args.v, b, head_k, static_cast<unsigned>(key));
+    if constexpr (kPaged) {
+      pages_ = args.pages.table + b * args.pages.batch_stride;
+      find_page(args);
+    }
+    // In pages, the lane's place in a block that begins a page.
+    const int first_row = kPaged ? lane() / kLanesPerRow : key;
+    k_ = address(args.k, kPaged ? 0 : b, head_k, static_cast<unsigned>(first_row));
+    v_ = address(args.v, kPaged ? 0 : b, head_k, static_cast<unsigned>(first_row));
   }
 
   /// Starts copying the warp's next block, if there is one.
-  FOVEAL_DEVICE void load_next() {
+  FOVEAL_DEVICE void load_next(const DirectArgs& args) {
     if (block_ < block_max_) {
-      copy_tile(load_slot_, k_, k_row_bytes_);
-      copy_tile(load_slot_ + kTileBytes, v_, v_row_bytes_);
+      std::uint64_t k_offset = 0;
+      std::uint64_t v_offset = 0;
+      if constexpr (kPaged) {
+        const auto row = static_cast<unsigned>(args.pages.size.remainder(block_ * kBlockKeys));
+        k_offset = page_offset(args.k, row, k_row_bytes_);
+        v_offset = page_offset(args.v, row, v_row_bytes_);
+      }
+      copy_tile(load_slot_, k_ + k_offset, k_row_bytes_);
+      copy_tile(load_slot_ + kTileBytes, v_ + v_offset, v_row_bytes_);
     }
     ptx::copy_async_commit();
     block_ += num_warps();
     const unsigned rows = static_cast<unsigned>(num_warps() * kBlockKeys);
-    k_ += static_cast<std::uint64_t>(k_row_bytes_) * rows;
-    v_ += static_cast<std::uint64_t>(v_row_bytes_) * rows;
+    if constexpr (kPaged) {
+      find_page(args);
+    } else {
+      k_ += static_cast<std::uint64_t>(k_row_bytes_) * rows;
+      v_ += static_cast<std::uint64_t>(v_row_bytes_) * rows;
+    }
     past_first_ += rows;
     advance(load_slot_);
   }
@@ -75,6 +94,20 @@ class DirectStream {
     return static_cast<const char*>(operand.data) + units * 16;
   }
 
+  /// Reads the page of the next block before its use, so that the table's latency is hidden.
+  FOVEAL_DEVICE void find_page(const DirectArgs& args) {
+    if (block_ >= block_max_) return;
+    page_ = pages_[args.pages.size.quotient(block_ * kBlockKeys) * args.pages.page_stride];
+  }
+
+  /// Of row `row` of that page, in bytes.
+  FOVEAL_DEVICE std::uint64_t page_offset(const DirectOperand& operand, unsigned row,
+                                          std::uint32_t row_bytes) const {
+    return 16 * static_cast<std::uint64_t>(operand.batch_stride) *
+               static_cast<unsigned>(clamp_to(page_, 0, num_pages_ - 1)) +
+           static_cast<std::uint64_t>(row_bytes) * row;
+  }
+
   FOVEAL_DEVICE void copy_tile(std::uint32_t tile, const char* from,
                                std::uint32_t row_bytes) const {
     const int lane_row = lane() / kLanesPerRow;
@@ -97,8 +130,11 @@ class DirectStream {
     if (slot == ring_end_) slot = ring_;
   }
 
-  const char* k_;  ///< The lane's first 16 bytes of the next block.
+  const char* k_;  ///< The lane's first 16 bytes of the next block; with pages, of page 0.
   const char* v_;
+  const std::int32_t* pages_ = nullptr;  ///< The sequence's line of the table.
+  std::int32_t page_ = 0;                ///< Of the next block.
+  std::int32_t num_pages_;
   std::uint32_t k_row_bytes_;
   std::uint32_t v_row_bytes_;
   unsigned past_first_;  ///< The lane's first row of the next block, minus the first key.
