@@ -21,7 +21,8 @@ struct ElementsInfo {
 /// A gradient that is written from registers.
 struct GradientInfo {
   DType dtype = DType::kNone;  ///< kNone: not wanted.
-  bool in_pairs = false;       ///< Two adjacent elements may be stored at once.
+  bool in_pairs = false;       ///< Two adjacent elements may be stored at once,
+  bool whole_units = false;    ///< or 16 bytes: rows are adjacent units, aligned.
 };
 
 /// One tile of held rows: sequence b, rows [block * held, ...) of what it has.

@@ -53,7 +53,7 @@ struct GradientTile {
 };
 
 /// Room for the description of what a block does.
-inline constexpr int kBlockWorkBytes = 128;
+inline constexpr int kBlockWorkBytes = 320;
 
 /// Where the parts of a block's shared memory begin, in bytes.
 struct SharedMap {
@@ -126,7 +126,7 @@ inline constexpr std::array<int, 4> kHeaddimsFp32 = {64, 128, 256, 512};
               {kRows, 96, 32, 2, 2, 4, 1, 2},
               {kRows, 96, 32, 2, 1, 4, 1, 2}};
     case 128:
-      return {{kKeys, 128, 64, 2, 2, 2, 2, 2},
+      return {{kKeys, 128, 64, 2, 2, 4, 2, 1},
               {kKeys, 128, 32, 2, 1, 4, 1, 2},
               {kRows, 128, 32, 2, 2, 4, 1, 2},
               {kRows, 128, 32, 2, 1, 4, 1, 2}};

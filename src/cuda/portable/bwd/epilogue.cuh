@@ -79,12 +79,12 @@ FOVEAL_DEVICE void store_dq(const BackwardArgs& args, const HeldTile& tile, cons
              args.dq_info, tile, at, args.attention.score.softmax_scale, sums);
 }
 
-/// dq's fp32 sums of one sequence and head. Within 16 columns they lie as a lane holds them: lane t
-/// of a row has columns 2t, 2t + 1, 2t + 8 and 2t + 9, at places 4t to 4t + 3.
+/// dq's fp32 sums of a streamed tile. Within 16 columns they lie as a lane holds them: lane t of a
+/// row has columns 2t, 2t + 1, 2t + 8 and 2t + 9, at places 4t to 4t + 3.
 struct DqSums {
-  float* data;  ///< Of row 0.
+  float* data;  ///< Of the tile's row 0.
   int ld;
-  int first;  ///< Index of the streamed tile's first row.
+  int first;  ///< Index of that row in the sequence.
   IntRange rows;
 
   template <int kRowBlocks, int kColumnTiles>
@@ -96,19 +96,53 @@ struct DqSums {
     for (int i = 0; i < kRowBlocks; ++i) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int row = first + tile_row + 16 * i + 8 * half + g;
-        if (!rows.contains(row)) continue;
+        const int row = tile_row + 16 * i + 8 * half + g;
+        if (!rows.contains(first + row)) continue;
         float* to = data + static_cast<std::int64_t>(row) * ld + column + 4 * t;
 #pragma unroll
         for (int j = 0; j < kColumnTiles; j += 2) {
           if (column + 8 * j >= ld) break;
-          ptx::red_add_4(to + 8 * j, product.c[i][j][2 * half], product.c[i][j][2 * half + 1],
-                         product.c[i][j + 1][2 * half], product.c[i][j + 1][2 * half + 1]);
+          add_four(to + 8 * j, product, i, half, j);
         }
       }
     }
   }
+
+  /// The same where all rows are there and `ld` is kLd: one address, then constants.
+  template <int kLd, int kRowBlocks, int kColumnTiles>
+  FOVEAL_DEVICE void add_whole(const Accumulator<kRowBlocks, kColumnTiles>& product, int tile_row,
+                               int column) const {
+    const int g = lane_of_warp() / 4;
+    const int t = lane_of_warp() % 4;
+    float* to = data + (tile_row + g) * kLd + column + 4 * t;
+#pragma unroll
+    for (int i = 0; i < kRowBlocks; ++i) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+#pragma unroll
+        for (int j = 0; j < kColumnTiles; j += 2) {
+          add_four(to + (16 * i + 8 * half) * kLd + 8 * j, product, i, half, j);
+        }
+      }
+    }
+  }
+
+ private:
+  template <int kRowBlocks, int kColumnTiles>
+  FOVEAL_DEVICE static void add_four(float* to,
+                                     const Accumulator<kRowBlocks, kColumnTiles>& product, int i,
+                                     int half, int j) {
+    ptx::red_add_4(to, product.c[i][j][2 * half], product.c[i][j][2 * half + 1],
+                   product.c[i][j + 1][2 * half], product.c[i][j + 1][2 * half + 1]);
+  }
 };
+
+/// Rows of the parts of 32 columns that warps share out evenly, where that can be. 64 take too many
+/// registers where a warp goes through several.
+FOVEAL_HOST_DEVICE constexpr int even_part_rows(int rows, int column_parts, int warps) {
+  if (rows == 64 && column_parts == warps) return 64;
+  return rows % 32 == 0 && rows / 32 * column_parts % warps == 0 ? 32 : 16;
+}
 
 /// The place of a column among 16 in dq's sums.
 FOVEAL_DEVICE constexpr int dq_place(int column) {

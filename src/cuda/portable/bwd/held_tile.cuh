@@ -171,13 +171,11 @@ FOVEAL_DEVICE OperandPair queries_and_dout(const BackwardArgs& args, const Seque
           query_rows(args.dout, args.dout_elements, a.headdim_v, sequence, head)};
 }
 
-/// Begins to copy lse and delta of row i to offset `to`. A row that met nothing has lse +inf: its
+/// Begins to copy a row's lse and delta to offset `to`. A row that meets nothing has lse +inf: its
 /// weights are exp2(-inf) = 0.
-FOVEAL_DEVICE void copy_row_stats(const BackwardArgs& args, const Sequence& sequence, int head,
-                                  int i, const IntRange& readable, int to) {
-  if (readable.contains(i)) {
-    const std::int64_t row = head * args.total_q + args.row_index(sequence.b, sequence.q_begin) + i;
-    ptx::copy_async_8(ptx::shared_address(block_memory) + to, args.stats + row);
+FOVEAL_DEVICE void copy_stats(const float2* from, bool readable, int to) {
+  if (readable) {
+    ptx::copy_async_8(ptx::shared_address(block_memory) + to, from);
   } else {
     *memory_at<float2>(to) = {__int_as_float(0x7f800000), 0.0f};
   }

@@ -10,6 +10,7 @@
 #include "cuda/portable/bwd/products.cuh"
 #include "cuda/portable/bwd/products_fp32.cuh"
 #include "cuda/portable/bwd/score_gradients.cuh"
+#include "cuda/portable/bwd/tile_stream.cuh"
 
 namespace foveal::cuda::bwd {
 
@@ -55,22 +56,6 @@ struct Kernel {
   }
 };
 
-/// A streamed tile: all blocks of one head come one after the other, then those of the next head of
-/// the group.
-struct StreamPosition {
-  int head = 0;
-  int block = 0;
-};
-
-/// What a block does, in shared memory: read where it is needed, it takes no register in between.
-struct BlockWork {
-  HeldTile tile;
-  StreamedBlocks blocks;
-  IntRange streamed_readable;
-  int steps;  ///< Streamed tiles.
-};
-static_assert(sizeof(BlockWork) <= kBlockWorkBytes);
-
 /// One block's work on its held tile.
 template <class K>
 struct GradientBlock {
@@ -85,24 +70,14 @@ struct GradientBlock {
       : args(arguments), work(*memory_at<BlockWork>(K::kMap.work)), tile(work.tile) {}
 
   /// By one thread.
-  FOVEAL_DEVICE void describe(const HeldTile& held) const {
-    BlockWork& to = *memory_at<BlockWork>(K::kMap.work);
-    to.tile = held;
-    to.blocks = streamed_blocks<K::kTile.side, K::kHeld, K::kStreamed>(held);
-    to.streamed_readable = K::kKeysSide ? held.sequence.seeing_rows() : held.sequence.seen_keys();
-    const int heads = K::kKeysSide ? args.attention.qhead_per_khead : 1;
-    to.steps = (to.blocks.visit.max - to.blocks.visit.min) * heads;
-  }
+  FOVEAL_DEVICE void describe(const HeldTile& held) const { stream().begin(held); }
+  /// What comes after the streamed tile of `step`, by one thread.
+  FOVEAL_DEVICE void describe_after(int step) const { stream().describe_after(step); }
 
-  /// Worked out anew where it is needed: registers are scarcer than divisions.
-  FOVEAL_DEVICE StreamPosition position(int step) const {
-    const int group = args.attention.qhead_per_khead;
-    const int count = work.blocks.visit.max - work.blocks.visit.min;
-    return {(K::kKeysSide ? tile.head * group : tile.head / group) + step / count,
-            work.blocks.visit.min + step % count};
-  }
+  FOVEAL_DEVICE TileStream<K> stream() const { return {args, *memory_at<BlockWork>(K::kMap.work)}; }
+  FOVEAL_DEVICE const StreamedTile& streamed(int step) const { return work.streamed[step % 4]; }
   /// The query head of what streams past.
-  FOVEAL_DEVICE int query_head(const StreamPosition& at) const {
+  FOVEAL_DEVICE int query_head(const StreamedTile& at) const {
     return K::kKeysSide ? at.head : tile.head;
   }
 
@@ -115,37 +90,40 @@ struct GradientBlock {
                                                            tile.readable);
   }
 
-  FOVEAL_DEVICE OperandPair streamed_operands(const StreamPosition& at) const {
-    return K::kKeysSide ? queries_and_dout(args, tile.sequence, at.head)
-                        : keys_and_values(args, tile.sequence, at.head);
-  }
   template <int kWhich>
-  FOVEAL_DEVICE void copy_streamed(const StreamPosition& at, int stage) const {
-    const OperandPair pair = streamed_operands(at);
+  FOVEAL_DEVICE void copy_streamed(const StreamedTile& at, int stage) const {
+    const std::uint32_t to = K::streamed_at(stage, kWhich);
+    if (at.plain) {
+      copy_plain_rows<Element, K::kHeaddim, K::kStreamed, K::kThreads>(
+          to, kWhich == 0 ? at.first : at.second, stream().row_stride(kWhich));
+      return;
+    }
+    const OperandPair pair = stream().operands(at.head);
     copy_rows<Element, K::kHeaddim, K::kStreamed, K::kThreads>(
-        K::streamed_at(stage, kWhich), kWhich == 0 ? pair.first : pair.second,
-        at.block * K::kStreamed, work.streamed_readable);
+        to, kWhich == 0 ? pair.first : pair.second, at.row, work.streamed_readable);
   }
 
   /// lse and delta of the streamed rows, on the keys' side.
-  FOVEAL_DEVICE void copy_streamed_stats(const StreamPosition& at, int step) const {
+  FOVEAL_DEVICE void copy_streamed_stats(const StreamedTile& at, int step) const {
     const int thread = static_cast<int>(threadIdx.x);
     if (!K::kKeysSide || thread >= K::kStreamed) return;
-    copy_row_stats(args, tile.sequence, at.head, at.block * K::kStreamed + thread,
-                   work.streamed_readable, K::stats_at(step) + 8 * thread);
+    copy_stats(at.stats + thread, work.streamed_readable.contains(at.row + thread),
+               K::stats_at(step) + 8 * thread);
   }
 
   /// lse and delta of the held rows, on the rows' side.
   FOVEAL_DEVICE void copy_held_stats() const {
     const int thread = static_cast<int>(threadIdx.x);
     if (K::kKeysSide || thread >= K::kHeld) return;
-    copy_row_stats(args, tile.sequence, tile.head, tile.first + thread, tile.readable,
-                   K::kMap.held_stats + 8 * thread);
+    const int i = tile.first + thread;
+    const std::int64_t row =
+        tile.head * args.total_q + args.row_index(tile.sequence.b, tile.sequence.q_begin) + i;
+    copy_stats(args.stats + row, tile.readable.contains(i), K::kMap.held_stats + 8 * thread);
   }
 
   /// Scores and their gradients of the warp's share of the tile, as weights.
   template <bool kGeneral>
-  FOVEAL_DEVICE void compute_weights(const ScoreTerms& terms, const StreamPosition& at, int step,
+  FOVEAL_DEVICE void compute_weights(const ScoreTerms& terms, const StreamedTile& at, int step,
                                      typename K::ScoreWeights& p,
                                      typename K::ScoreWeights& ds) const {
 #pragma unroll
@@ -156,7 +134,7 @@ struct GradientBlock {
 
   /// Column tiles [first_tile, first_tile + kPartTiles) of that share.
   template <bool kGeneral>
-  FOVEAL_DEVICE void compute_part(const ScoreTerms& terms, const StreamPosition& at, int step,
+  FOVEAL_DEVICE void compute_part(const ScoreTerms& terms, const StreamedTile& at, int step,
                                   int first_tile, typename K::ScoreWeights& p,
                                   typename K::ScoreWeights& ds) const {
     constexpr int kRowBytes = K::template Layout<K::kHeaddim>::kRowBytes;
@@ -164,7 +142,7 @@ struct GradientBlock {
     const WarpScores where{.row = K::held_row(),
                            .column = 8 * (K::column_warp() * K::kScoreTiles + first_tile),
                            .held_first = tile.first,
-                           .streamed_first = at.block * K::kStreamed,
+                           .streamed_first = at.row,
                            .held_stats = K::kMap.held_stats,
                            .streamed_stats = K::stats_at(step)};
     typename K::PartScores scores;
@@ -181,7 +159,7 @@ struct GradientBlock {
       publish(where, i, j, scores.c[i][j], gradients.c[i][j]);
     };
     // The terms of a score cost more than its mask: one copy of their code for both.
-    if (kGeneral || work.blocks.needs_mask(at.block)) {
+    if (kGeneral || at.masked) {
       score_gradients<K::kTile.side, kGeneral, true>(terms, tile, where, scores, gradients, false,
                                                      take);
     } else {
@@ -219,18 +197,14 @@ struct GradientBlock {
   }
 
   /// dq += ds^T k of the streamed rows, by atomics.
-  FOVEAL_DEVICE void add_dq(const StreamPosition& at) const {
+  FOVEAL_DEVICE void add_dq(const StreamedTile& at) const {
     if constexpr (K::kKeysSide && sizeof(Element) == 2) {
-      // Parts of 32 x 32 where they come out even: less is read than for two of 16 x 32.
+      // Parts as tall as come out even: the taller, the less is read for them.
       constexpr int kWarps = K::kThreads / 32;
       constexpr int kColumnParts = K::kHeaddim / 32;
-      constexpr bool kTall =
-          K::kStreamed % 32 == 0 && K::kStreamed / 32 * kColumnParts % kWarps == 0;
-      constexpr int kPartRows = kTall ? 32 : 16;
+      constexpr int kPartRows = even_part_rows(K::kStreamed, kColumnParts, kWarps);
       constexpr int kParts = K::kStreamed / kPartRows * kColumnParts;
-      const std::int64_t row = args.row_index(tile.sequence.b, tile.sequence.q_begin);
-      const DqSums sums{args.dq_sums + (at.head * args.total_q + row) * args.dq_ld, args.dq_ld,
-                        at.block * K::kStreamed, work.streamed_readable};
+      const DqSums sums{at.dq, args.dq_ld, at.row, work.streamed_readable};
 #pragma unroll 1
       for (int part = warp_of_block(); part < kParts; part += kWarps) {
         const int first_row = part / kColumnParts * kPartRows;
@@ -240,7 +214,11 @@ struct GradientBlock {
         product.clear();
         add_transposed<Element, K::kHeaddim, K::kHeld, K::kStreamed>(
             product, K::kMap.ds, first_row, K::held_at(0), first_column / 8);
-        sums.add(product, first_row, first_column);
+        if (at.plain) {
+          sums.template add_whole<K::kHeaddim>(product, first_row, first_column);
+        } else {
+          sums.add(product, first_row, first_column);
+        }
       }
     }
   }
@@ -257,9 +235,9 @@ FOVEAL_DEVICE void sum_gradients(const GradientBlock<K>& block, typename K::Sums
   int head = -1;
   block.copy_held();
   block.copy_held_stats();
-  block.template copy_streamed<0>(block.position(0), 0);
-  block.template copy_streamed<1>(block.position(0), 0);
-  block.copy_streamed_stats(block.position(0), 0);
+  block.template copy_streamed<0>(block.streamed(0), 0);
+  block.template copy_streamed<1>(block.streamed(0), 0);
+  block.copy_streamed_stats(block.streamed(0), 0);
   ptx::copy_async_commit();
 
 #pragma unroll 1
@@ -270,23 +248,27 @@ FOVEAL_DEVICE void sum_gradients(const GradientBlock<K>& block, typename K::Sums
     ptx::copy_async_wait<0>();
     __syncthreads();  // tile `step` is there, and nobody reads tile `step - 1` or its weights
     if (more && !kOneStage) {
-      block.template copy_streamed<0>(block.position(next), next % K::kTile.stages);
-      block.template copy_streamed<1>(block.position(next), next % K::kTile.stages);
+      block.template copy_streamed<0>(block.streamed(next), next % K::kTile.stages);
+      block.template copy_streamed<1>(block.streamed(next), next % K::kTile.stages);
     }
-    if (more && kTwoStats) block.copy_streamed_stats(block.position(next), next);
-    if (kGeneral && block.position(step).head != head) {
-      head = block.position(step).head;
-      terms.enter(args.attention, block.tile.sequence, block.query_head(block.position(step)));
+    if (more && kTwoStats) block.copy_streamed_stats(block.streamed(next), next);
+    if (more && threadIdx.x == 0) block.describe_after(next);
+    if (kGeneral && block.streamed(step).head != head) {
+      head = block.streamed(step).head;
+      terms.enter(args.attention, block.tile.sequence, block.query_head(block.streamed(step)));
     }
 
     typename K::ScoreWeights p;
     typename K::ScoreWeights ds;
     if (K::column_warp() < K::kTile.score_warps()) {
-      block.template compute_weights<kGeneral>(terms, block.position(step), step, p, ds);
+      block.template compute_weights<kGeneral>(terms, block.streamed(step), step, p, ds);
     }
     if (K::kExchanges || sums_dq) __syncthreads();  // weights are in shared memory
-    if (more && !kTwoStats) block.copy_streamed_stats(block.position(next), next);
+    if (more && !kTwoStats) block.copy_streamed_stats(block.streamed(next), next);
 
+    // Atomics are on their way while the other sums are computed; with one stage the copies are,
+    // while dq is.
+    if (!kOneStage && sums_dq) block.add_dq(block.streamed(step));
     if constexpr (K::kKeysSide) {
       if (args.dv_info.dtype != DType::kNone) {
         block.accumulate(second, p, K::kMap.p, K::streamed_at(stage, 1));
@@ -294,17 +276,17 @@ FOVEAL_DEVICE void sum_gradients(const GradientBlock<K>& block, typename K::Sums
     }
     if (kOneStage) {
       __syncthreads();  // v or dout is free
-      if (more) block.template copy_streamed<1>(block.position(next), 0);
+      if (more) block.template copy_streamed<1>(block.streamed(next), 0);
     }
     if (!K::kKeysSide || args.dk_info.dtype != DType::kNone) {
       block.accumulate(first, ds, K::kMap.ds, K::streamed_at(stage, 0));
     }
     if (kOneStage) {
       __syncthreads();  // k or q is free
-      if (more) block.template copy_streamed<0>(block.position(next), 0);
+      if (more) block.template copy_streamed<0>(block.streamed(next), 0);
     }
     ptx::copy_async_commit();
-    if (sums_dq) block.add_dq(block.position(step));
+    if (kOneStage && sums_dq) block.add_dq(block.streamed(step));
   }
   ptx::copy_async_wait<0>();
 }

@@ -8,7 +8,8 @@
 #include "core/host_device.hpp"
 #include "cuda/portable/bwd/args.hpp"
 #include "cuda/ptx/copy_async.cuh"
-#include "cuda/ptx/opaque.cuh"
+#include "cuda/ptx/special_registers.cuh"
+#include "cuda/tile/copy_rows.cuh"
 #include "cuda/tile/element.cuh"
 
 namespace foveal::cuda::bwd {
@@ -21,7 +22,10 @@ FOVEAL_DEVICE T* memory_at(std::uint32_t offset) {
 }
 
 // Addresses of fragments take fewer instructions than they would take registers all along.
-FOVEAL_DEVICE int lane_of_warp() { return ptx::opaque(static_cast<int>(threadIdx.x) % 32); }
+// Unsigned, so that halves and quarters of it are single shifts.
+FOVEAL_DEVICE int lane_of_warp() {
+  return static_cast<int>(static_cast<unsigned>(ptx::thread_index_anew()) % 32);
+}
 FOVEAL_DEVICE int warp_of_block() { return static_cast<int>(threadIdx.x) / 32; }
 
 /// Row-major rows of kColumns elements, in units of 16 bytes. Unit u of row r lies at u ^ spread(r)
@@ -37,6 +41,7 @@ struct TileLayout {
                                  : kUnits % 2 == 0 ? 2
                                                    : 1;
   static constexpr int kRowsASpread = 8 / kSpread;
+  static constexpr int kPeriod = kSpread;  ///< For TileWalk.
 
   static FOVEAL_DEVICE constexpr std::uint32_t offset(int row, int unit) {
     const int spread = (row / kRowsASpread) % kSpread;
@@ -88,6 +93,34 @@ FOVEAL_DEVICE void store_as(DType dtype, void* data, std::int64_t index, float v
       static_cast<__nv_bfloat16*>(data)[index] = from_float<__nv_bfloat16>(value);
       break;
     default: static_cast<float*>(data)[index] = value; break;
+  }
+}
+
+/// Row i of an operand, of its column 0.
+template <class Element>
+FOVEAL_DEVICE const Element* row_of(const OperandRows& rows, int i) {
+  return static_cast<const Element*>(rows.data) + rows.offset + i * rows.row_stride;
+}
+
+/// Begins to copy kRows rows, all there and of whole units as wide as the tile, from `data` on.
+template <class Element, int kColumns, int kRows, int kThreads>
+FOVEAL_DEVICE void copy_plain_rows(std::uint32_t tile, const void* data, std::int64_t row_stride) {
+  using Layout = TileLayout<Element, kColumns>;
+  using Walk = TileWalk<kRows, kThreads, Layout>;
+  const Walk walk = Walk::of_thread();
+  const std::uint32_t to =
+      ptx::shared_address(block_memory) + tile + Layout::offset(walk.row, walk.unit);
+  const Element* from =
+      static_cast<const Element*>(data) + walk.row * row_stride + walk.unit * Layout::kUnitElements;
+  const std::int64_t step = Walk::row_step(1) * row_stride;
+#pragma unroll
+  for (int i = 0; i < Walk::kRowSteps; ++i) {
+#pragma unroll
+    for (int j = 0; j < Walk::kLineSteps; ++j) {
+      ptx::copy_async_16(to + Walk::row_step(i) * Layout::kRowBytes + 16 * Walk::unit_step(j),
+                         from + Walk::unit_step(j) * Layout::kUnitElements);
+    }
+    from += step;
   }
 }
 

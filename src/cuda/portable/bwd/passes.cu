@@ -35,7 +35,7 @@ bool in_pairs(const TensorSpec& spec, const void* data) {
 
 GradientInfo gradient_info(const TensorSpec& spec, const void* data) {
   if (!spec.present()) return {};
-  return {spec.dtype, in_pairs(spec, data)};
+  return {spec.dtype, in_pairs(spec, data), in_whole_units(spec, data, spec.dtype)};
 }
 
 RowOperand row_operand(const TensorSpec& spec, const void* data) {
@@ -84,12 +84,14 @@ Status compute_stats(const LaunchContext& context, const BackwardArgs& args) {
   const auto in_eights = [&](const TensorSpec& spec, const void* data) {
     return in_whole_units(spec, data, spec.dtype) && context.geometry.headdim_v % 8 == 0;
   };
-  const StatsArgs stats{args, in_eights(problem.out, context.tensors.out) &&
-                                  in_eights(problem.dout, context.tensors.dout)};
-  const std::int64_t warps = context.geometry.total_q * context.geometry.nheads_q;
+  StatsArgs stats{args, in_eights(problem.out, context.tensors.out) &&
+                            in_eights(problem.dout, context.tensors.dout)};
+  stats.lanes = 1;
+  while (stats.lanes < 32 && 8 * stats.lanes < context.geometry.headdim_v) stats.lanes *= 2;
+  const std::int64_t rows = context.geometry.total_q * context.geometry.nheads_q;
   return launch_kernel(
       "lse and delta", stats_kernel, stats,
-      {.num_blocks = min_of(ceil_div<std::int64_t>(warps, kRowThreads / 32), kMaxRowBlocks),
+      {.num_blocks = min_of(ceil_div<std::int64_t>(rows, kRowThreads / stats.lanes), kMaxRowBlocks),
        .num_threads = kRowThreads,
        .stream = context.stream},
       grant);

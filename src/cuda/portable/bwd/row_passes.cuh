@@ -17,14 +17,6 @@ inline constexpr int kRowThreads = 256;
 /// Blocks of a pass over all rows, at most: threads then go through more than one item.
 inline constexpr std::int64_t kMaxRowBlocks = std::int64_t{1} << 20;
 
-FOVEAL_DEVICE float sum_of_warp(float value) {
-#pragma unroll
-  for (int distance = 16; distance > 0; distance /= 2) {
-    value += __shfl_xor_sync(0xffffffffu, value, distance);
-  }
-  return value;
-}
-
 /// Where a row of all sequences lies: dense rows count through the batch.
 struct RowPlace {
   std::int64_t b = 0;
@@ -46,18 +38,33 @@ FOVEAL_DEVICE float as_multiplied(DType dtype, float value) {
   }
 }
 
-/// The dot product of a row of dout and of out, by a warp, in the same order for all layouts.
-FOVEAL_DEVICE float dot_of_rows(const BackwardArgs& args, const RowPlace& at, int head,
-                                bool whole_units) {
+struct StatsArgs {
+  BackwardArgs backward;
+  bool whole_units = false;  ///< out and dout are aligned, adjacent, of whole units of 8.
+  int lanes = 32;            ///< That share a row: a power of two, 8 columns each at a time.
+};
+
+/// A row and head as one of a warp's groups of lanes has it.
+struct StatsRow {
+  RowPlace at;
+  std::int64_t row = 0;
+  int head = 0;
+};
+
+/// What the lane adds to the dot product of a row of dout and of out; the same for all layouts.
+FOVEAL_DEVICE float lane_dot(const StatsArgs& stats_args, const StatsRow& of) {
+  const BackwardArgs& args = stats_args.backward;
   const AttentionArgs& a = args.attention;
   const DType dtype = args.dout_elements.dtype;
-  const std::int64_t out_row = a.out.strides.offset(at.b, at.i, head);
-  const std::int64_t dout_row = args.dout.strides.offset(at.b, at.i, head);
+  const std::int64_t out_row = a.out.strides.offset(of.at.b, of.at.i, of.head);
+  const std::int64_t dout_row = args.dout.strides.offset(of.at.b, of.at.i, of.head);
+  const int first = 8 * static_cast<int>(threadIdx.x & (stats_args.lanes - 1));
   float sum = 0.0f;
-  for (int column = 8 * lane_of_warp(); column < a.headdim_v; column += 256) {
+#pragma unroll 1
+  for (int column = first; column < a.headdim_v; column += 8 * stats_args.lanes) {
     float out[8];
     float dout[8];
-    if (whole_units) {
+    if (stats_args.whole_units) {
       load_floats(a.out_dtype, a.out.data, out_row + column, out);
       load_floats(dtype, args.dout.data, dout_row + column, dout);
     } else {
@@ -73,41 +80,42 @@ FOVEAL_DEVICE float dot_of_rows(const BackwardArgs& args, const RowPlace& at, in
 #pragma unroll
     for (int e = 0; e < 8; ++e) sum = fmaf(out[e], as_multiplied(args.dtype, dout[e]), sum);
   }
-  return sum_of_warp(sum);
+  return sum;
 }
 
-struct StatsArgs {
-  BackwardArgs backward;
-  bool whole_units = false;  ///< out and dout are aligned, adjacent, of whole units of 8.
-};
-
-/// stats = (lse in log2 units, delta - dlse), a warp a row and head. A row that saw nothing has
-/// lse = +inf here: its weights become 0.
-FOVEAL_DEVICE void compute_row_stats(const StatsArgs& stats_args, std::int64_t row, int head) {
+/// stats = (lse in log2 units, delta - dlse), a group of lanes a row and head. A row that saw
+/// nothing has lse = +inf here: its weights become 0. Heads of one row lie side by side in most
+/// layouts.
+static __global__ void __launch_bounds__(kRowThreads)
+    stats_kernel(const __grid_constant__ StatsArgs stats_args) {
   const BackwardArgs& args = stats_args.backward;
   const AttentionArgs& a = args.attention;
-  const RowPlace at = row_place(args, row);
-  float delta = dot_of_rows(args, at, head, stats_args.whole_units);
-  if (lane_of_warp() != 0) return;
-  const float lse = a.lse.data[a.lse.strides.offset(at.b, at.i, head)];
-  if (args.dlse.data != nullptr) {
-    delta -= args.dlse.data[args.dlse.strides.offset(at.b, at.i, head)];
-  }
-  const bool saw_nothing = lse == algorithm::kNegativeInfinity;
-  args.stats[head * args.total_q + row] = {
-      saw_nothing ? -algorithm::kNegativeInfinity : lse * kLog2e, saw_nothing ? 0.0f : delta};
-}
-
-static __global__ void __launch_bounds__(kRowThreads)
-    stats_kernel(const __grid_constant__ StatsArgs args) {
-  const int heads = args.backward.attention.nheads_q;
-  const std::int64_t count = args.backward.total_q * heads;
-  const std::int64_t step = gridDim.x * std::int64_t{kRowThreads / 32};
-  // Heads of one row lie side by side in most layouts.
-  for (std::int64_t item = blockIdx.x * std::int64_t{kRowThreads / 32} + warp_of_block();
-       item < count; item += step) {
-    const Quotient row = divide(item, heads);
-    compute_row_stats(args, row.quotient, static_cast<int>(row.remainder));
+  const std::int64_t count = args.total_q * a.nheads_q;
+  const int lanes = stats_args.lanes;
+  const std::int64_t thread = blockIdx.x * std::int64_t{kRowThreads} + threadIdx.x;
+  const std::int64_t step = gridDim.x * std::int64_t{kRowThreads} / lanes;
+  const int groups = 32 / lanes;
+  std::int64_t item = thread / lanes;
+  for (std::int64_t first = thread / 32 * groups; first < count; first += step, item += step) {
+    StatsRow of;
+    float sum = 0.0f;
+    float lse = 0.0f;
+    if (item < count) {
+      const Quotient place = divide(item, a.nheads_q);
+      of = {row_place(args, place.quotient), place.quotient, static_cast<int>(place.remainder)};
+      lse = a.lse.data[a.lse.strides.offset(of.at.b, of.at.i, of.head)];
+      sum = lane_dot(stats_args, of);
+    }
+    for (int distance = lanes / 2; distance > 0; distance /= 2) {
+      sum += __shfl_xor_sync(~0u, sum, distance);
+    }
+    if (item >= count || (threadIdx.x & (lanes - 1)) != 0) continue;
+    if (args.dlse.data != nullptr) {
+      sum -= args.dlse.data[args.dlse.strides.offset(of.at.b, of.at.i, of.head)];
+    }
+    const bool saw_nothing = lse == algorithm::kNegativeInfinity;
+    args.stats[of.head * args.total_q + of.row] = {
+        saw_nothing ? -algorithm::kNegativeInfinity : lse * kLog2e, saw_nothing ? 0.0f : sum};
   }
 }
 
@@ -120,11 +128,19 @@ FOVEAL_DEVICE void convert_dq(const BackwardArgs& args, std::int64_t head_row, i
   load_floats(DType::kFloat32, args.dq_sums, head_row * args.dq_ld + first, sums);
   const std::int64_t to =
       args.dq.strides.offset(at.b, at.i, row.quotient) + first * args.dq.strides.dim;
+  float values[16];
+#pragma unroll
+  for (int column = 0; column < 16; ++column) {
+    values[column] = a.score.softmax_scale * sums[dq_place(column)];
+  }
+  if (args.dq_info.whole_units && first + 16 <= a.headdim) {
+    store_floats(args.dq_info.dtype, args.dq.data, to, values);
+    return;
+  }
 #pragma unroll
   for (int column = 0; column < 16; column += 2) {
     store_pair(args.dq.data, args.dq_info, to + column * args.dq.strides.dim, args.dq.strides.dim,
-               a.headdim - first - column, a.score.softmax_scale * sums[dq_place(column)],
-               a.score.softmax_scale * sums[dq_place(column + 1)]);
+               a.headdim - first - column, values[column], values[column + 1]);
   }
 }
 

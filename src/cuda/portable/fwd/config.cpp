@@ -14,17 +14,25 @@ using planner::KernelConfig;
 
 /// In the order of preference: narrow before wide, much shared memory before little.
 constexpr std::array kHalfTiles = {
-    ForwardHdim32Plain::tile,  ForwardHdim64Plain::tile,  ForwardHdim64::tile,
-    ForwardHdim96Plain::tile,  ForwardHdim128Plain::tile, ForwardHdim128::tile,
-    ForwardHdim192::tile,      ForwardHdim192Small::tile, ForwardHdim256::tile,
-    ForwardHdim256Small::tile, ForwardHdim512::tile,      ForwardHdim512Medium::tile,
-    ForwardHdim512Small::tile,
+    ForwardHdim32Plain::tile,   ForwardHdim64Plain::tile,  ForwardHdim64::tile,
+    ForwardHdim96Plain::tile,   ForwardHdim128Plain::tile, ForwardHdim128::tile,
+    ForwardHdim192::tile,       ForwardHdim256::tile,      ForwardHdim256Medium::tile,
+    ForwardHdim256Small::tile,  ForwardHdim384::tile,      ForwardHdim512::tile,
+    ForwardHdim512Medium::tile, ForwardHdim512Small::tile,
 };
 constexpr std::array kFloatTiles = {ForwardFp32Hdim64::tile, ForwardFp32Hdim128::tile,
                                     ForwardFp32Hdim256::tile, ForwardFp32Hdim512::tile};
 
+/// A multiprocessor has about what one block may have; 1 KiB is reserved for each block.
+constexpr std::int64_t kReservedBytes = 1024;
+constexpr std::int64_t blocks_by_memory(const ForwardTile& tile, int element_bytes,
+                                        std::int64_t bytes) {
+  return (bytes + kReservedBytes) / (tile.layout(element_bytes).bytes + kReservedBytes);
+}
+
 constexpr bool fits(const ForwardTile& tile, int element_bytes, std::int64_t bytes) {
-  return tile.layout(element_bytes).bytes <= bytes;
+  return blocks_by_memory(tile, element_bytes, bytes) >=
+         (tile.needs_min_blocks ? tile.min_blocks : 1);
 }
 
 /// The last tile takes any problem on any GPU, so that there always is one.
@@ -64,7 +72,7 @@ double compute_share(const ForwardTile& tile, DType dtype) {
   if (dtype == DType::kFloat32) return 0.25;
   if (tile.d == 32) return 0.28;
   if (tile.d <= 128) return tile.plain ? 0.42 : 0.3;
-  const bool small = tile.num_warps == 4;
+  const bool small = tile.num_warps == 4 && tile.min_blocks == 1;
   return small ? 0.27 : 0.34;
 }
 constexpr double kReadShare = 0.7;
@@ -96,9 +104,7 @@ bool worth_packing(const AttentionGeometry& geometry, const ForwardTile& tile) {
 
 /// Blocks that the device runs at a time.
 std::int64_t resident_blocks(const ForwardTile& tile, int element_bytes, const DeviceInfo& device) {
-  // A multiprocessor has about what one block may have, and 1 KiB is reserved for each block.
-  const std::int64_t by_memory =
-      (device.smem_per_block_bytes + 1024) / (tile.layout(element_bytes).bytes + 1024);
+  const std::int64_t by_memory = blocks_by_memory(tile, element_bytes, device.smem_per_block_bytes);
   return device.num_sms * clamp_to<std::int64_t>(by_memory, 1, tile.min_blocks);
 }
 

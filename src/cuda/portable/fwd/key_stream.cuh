@@ -62,8 +62,17 @@ class KeyStream {
   /// longer be read (with kTogether parts: of the blocks before): its slot is filled again.
   FOVEAL_DEVICE std::uint32_t acquire(std::int32_t n_block, int part) {
     if (part % kTogether == 0) {
-      ptx::copy_async_wait<kAhead / kTogether - 1>();
+      await();
       __syncthreads();
+    }
+    return take(n_block, part);
+  }
+
+  /// acquire() in two halves, for what the caller does before the barrier that all threads then
+  /// come to: await(); a barrier; take().
+  FOVEAL_DEVICE static void await() { ptx::copy_async_wait<kAhead / kTogether - 1>(); }
+  FOVEAL_DEVICE std::uint32_t take(std::int32_t n_block, int part) {
+    if (part % kTogether == 0) {
       if (!kFixedSlots) slot_ = next_;
       const int slot = kFixedSlots ? part % kStages : slot_;
       load(n_block, part + kAhead, slot < kTogether ? slot + kAhead : slot - kTogether);

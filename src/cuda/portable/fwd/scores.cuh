@@ -163,14 +163,19 @@ FOVEAL_DEVICE void mask_scores(float (&s)[kRowTiles][kKeyTiles][4], const ScoreA
   }
 }
 
-/// Weights of dropped elements become 0; those that stay are scaled in the end, with the row. A
-/// Philox call gives four columns of a row, which two neighbouring lanes hold: of the two rows that
-/// they share, the even lane draws for row g and the odd one for row g + 8, and they exchange.
+/// One bit for each element of a fragment, s[i][j][e] at 4 (kKeyTiles i + j) + e.
+using FragmentBits = std::uint32_t;
+
+/// The elements that dropout takes away. A Philox call gives four columns of a row, which two
+/// neighbouring lanes hold: of the two rows that they share, the even lane draws for row g and the
+/// odd one for row g + 8, and they exchange.
 template <int kRowTiles, int kKeyTiles>
-FOVEAL_DEVICE void drop_weights(float (&p)[kRowTiles][kKeyTiles][4],
-                                const algorithm::Dropout& dropout, std::int32_t nheads_q,
-                                const ForwardWork& work, LanePlace place) {
+FOVEAL_DEVICE FragmentBits dropped_elements(const algorithm::Dropout& dropout,
+                                            std::int32_t nheads_q, const ForwardWork& work,
+                                            LanePlace place) {
+  static_assert(4 * kRowTiles * kKeyTiles <= 32);
   const bool odd = threadIdx.x % 2 != 0;
+  FragmentBits dropped = 0;
 #pragma unroll
   for (int i = 0; i < kRowTiles; ++i) {
     const std::int32_t r = place.row + 16 * i + (odd ? 8 : 0);
@@ -189,8 +194,25 @@ FOVEAL_DEVICE void drop_weights(float (&p)[kRowTiles][kKeyTiles][4],
       for (int e = 0; e < 2; ++e) {
         const std::uint32_t top = odd ? got[e] : own.word[e];
         const std::uint32_t bottom = odd ? own.word[2 + e] : got[e];
-        if (top < dropout.threshold) p[i][j][e] = 0.0f;
-        if (bottom < dropout.threshold) p[i][j][2 + e] = 0.0f;
+        const int bit = 4 * (kKeyTiles * i + j) + e;
+        if (top < dropout.threshold) dropped |= 1u << bit;
+        if (bottom < dropout.threshold) dropped |= 1u << (bit + 2);
+      }
+    }
+  }
+  return dropped;
+}
+
+/// Weights of dropped elements become 0; those that stay are scaled in the end, with the row.
+template <int kRowTiles, int kKeyTiles>
+FOVEAL_DEVICE void drop_weights(float (&p)[kRowTiles][kKeyTiles][4], FragmentBits dropped) {
+#pragma unroll
+  for (int i = 0; i < kRowTiles; ++i) {
+#pragma unroll
+    for (int j = 0; j < kKeyTiles; ++j) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        if ((dropped >> (4 * (kKeyTiles * i + j) + e) & 1u) != 0) p[i][j][e] = 0.0f;
       }
     }
   }

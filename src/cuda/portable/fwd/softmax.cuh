@@ -37,18 +37,39 @@ FOVEAL_DEVICE float quad_sum(float value) {
   return value + __shfl_xor_sync(~0u, value, 2);
 }
 
+/// Of the lane's own scores.
 template <int kRowTiles, int kKeyTiles>
-FOVEAL_DEVICE void row_maxima(const float (&s)[kRowTiles][kKeyTiles][4],
-                              float (&maxima)[2 * kRowTiles]) {
+FOVEAL_DEVICE void lane_maxima(const float (&s)[kRowTiles][kKeyTiles][4],
+                               float (&maxima)[2 * kRowTiles]) {
 #pragma unroll
   for (int row = 0; row < 2 * kRowTiles; ++row) {
-    float max = algorithm::kNegativeInfinity;
+    maxima[row] = algorithm::kNegativeInfinity;
 #pragma unroll
     for (int j = 0; j < kKeyTiles; ++j) {
-      max = fmaxf(max, fmaxf(s[row / 2][j][row % 2 * 2], s[row / 2][j][row % 2 * 2 + 1]));
+      maxima[row] =
+          fmaxf(maxima[row], fmaxf(s[row / 2][j][row % 2 * 2], s[row / 2][j][row % 2 * 2 + 1]));
     }
-    maxima[row] = quad_max(max);
   }
+}
+
+template <int kRows>
+FOVEAL_DEVICE void fold_lane_maxima(float (&maxima)[kRows]) {
+#pragma unroll
+  for (float& max : maxima) max = quad_max(max);
+}
+
+/// Whether a row must move: its weights would grow past the slack. From -inf any number is
+/// infinitely far; -inf is not above itself.
+FOVEAL_DEVICE bool must_move(float max, float block_max, float factor_log2) {
+  return (block_max - max) * factor_log2 > kMaxSlackLog2;
+}
+template <int kRows>
+FOVEAL_DEVICE bool any_must_move(const RowStates<kRows>& state, const float (&maxima)[kRows],
+                                 float factor_log2) {
+  bool any = false;
+#pragma unroll
+  for (int row = 0; row < kRows; ++row) any |= must_move(state.max[row], maxima[row], factor_log2);
+  return any;
 }
 
 /// Moves rows whose block maximum is too far above what is subtracted, and with them their sums and
@@ -61,8 +82,7 @@ FOVEAL_DEVICE void move_maxima(RowStates<2 * kRowTiles>& state,
   bool any = false;
 #pragma unroll
   for (int row = 0; row < 2 * kRowTiles; ++row) {
-    // From -inf any number is infinitely far; -inf is not above itself.
-    const bool moves = (block_max[row] - state.max[row]) * factor_log2 > kMaxSlackLog2;
+    const bool moves = must_move(state.max[row], block_max[row], factor_log2);
     rescale[row] = moves ? ptx::exp2_approx((state.max[row] - block_max[row]) * factor_log2) : 1.0f;
     if (moves) state.max[row] = block_max[row];
     state.sum[row] *= rescale[row];
@@ -79,20 +99,22 @@ FOVEAL_DEVICE void move_maxima(RowStates<2 * kRowTiles>& state,
   }
 }
 
-/// Scores become weights.
+/// Weights p of scores s, which may be the same fragment; `sums` grow by the lane's own.
 template <int kRowTiles, int kKeyTiles>
-FOVEAL_DEVICE void exponentiate(float (&s)[kRowTiles][kKeyTiles][4],
-                                RowStates<2 * kRowTiles>& state, float factor_log2) {
+FOVEAL_DEVICE void exponentiate(const float (&s)[kRowTiles][kKeyTiles][4],
+                                const float (&max)[2 * kRowTiles], float factor_log2,
+                                float (&p)[kRowTiles][kKeyTiles][4], float (&sums)[2 * kRowTiles]) {
 #pragma unroll
   for (int row = 0; row < 2 * kRowTiles; ++row) {
-    const float offset = algorithm::softmax_offset(state.max[row]) * factor_log2;
+    const float offset = algorithm::softmax_offset(max[row]) * factor_log2;
 #pragma unroll
     for (int j = 0; j < kKeyTiles; ++j) {
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        float& x = s[row / 2][j][row % 2 * 2 + e];
-        x = ptx::exp2_approx(x * factor_log2 - offset);
-        state.sum[row] += x;
+        const float x = s[row / 2][j][row % 2 * 2 + e];
+        float& weight = p[row / 2][j][row % 2 * 2 + e];
+        weight = ptx::exp2_approx(x * factor_log2 - offset);
+        sums[row] += weight;
       }
     }
   }

@@ -44,6 +44,8 @@ struct ForwardTile {
   /// k and v of a block arrive together, a block ahead: one barrier a block, twice the memory.
   bool whole_blocks = false;
   int min_blocks = 1;  ///< blocks that a multiprocessor is to hold: bounds the registers
+  /// Only for GPUs whose multiprocessors have the memory for min_blocks.
+  bool needs_min_blocks = false;
   /// Leaves out softcap, ALiBi, bias and dropout, whose registers would be one too many.
   bool plain = false;
 
@@ -127,26 +129,30 @@ struct ForwardHdim64 {
 struct ForwardHdim128 {
   static constexpr ForwardTile tile{.d = 128, .m = 128, .n = 64, .num_warps = 8};
 };
-// Wider: out of 32 rows is more than a warp's registers hold, so warps share rows.
+// Wider: out of 32 rows is more than a warp's registers hold. Warps have 16 rows, or share them.
 struct ForwardHdim192 {
-  static constexpr ForwardTile tile{.d = 192,
-                                    .m = 128,
-                                    .n = 64,
-                                    .num_warps = 8,
-                                    .column_groups = 2,
-                                    .num_stages = 4,
-                                    .whole_blocks = true};
-};
-struct ForwardHdim192Small {
-  static constexpr ForwardTile tile{.d = 192, .m = 64, .n = 64, .num_warps = 4, .column_groups = 2};
+  static constexpr ForwardTile tile{.d = 192, .m = 64, .n = 64, .num_warps = 4, .min_blocks = 3};
 };
 struct ForwardHdim256 {
+  static constexpr ForwardTile tile{.d = 256,
+                                    .m = 64,
+                                    .n = 64,
+                                    .num_warps = 4,
+                                    .column_groups = 2,
+                                    .min_blocks = 2,
+                                    .needs_min_blocks = true};
+};
+struct ForwardHdim256Medium {
   static constexpr ForwardTile tile{
       .d = 256, .m = 128, .n = 64, .num_warps = 8, .column_groups = 2};
 };
 struct ForwardHdim256Small {
   static constexpr ForwardTile tile{
       .d = 256, .m = 64, .n = 64, .num_warps = 4, .column_groups = 2, .chunks = 2, .num_stages = 3};
+};
+struct ForwardHdim384 {
+  static constexpr ForwardTile tile{
+      .d = 384, .m = 64, .n = 128, .num_warps = 8, .column_groups = 4, .chunks = 2};
 };
 // Two chunks of 64 KiB and not more of less: every chunk costs a barrier of all warps. 266 against
 // 226 TF/s with four (causal, 8K, H200; bench/results/h200/portable_fwd.txt).

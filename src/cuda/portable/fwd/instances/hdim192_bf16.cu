@@ -4,7 +4,5 @@ namespace foveal::cuda::portable {
 
 template Status launch_forward<ForwardHdim192, DType::kBFloat16>(const ForwardArgs& args,
                                                                  void* stream);
-template Status launch_forward<ForwardHdim192Small, DType::kBFloat16>(const ForwardArgs& args,
-                                                                      void* stream);
 
 }  // namespace foveal::cuda::portable

@@ -4,7 +4,7 @@ namespace foveal::cuda::portable {
 
 template Status launch_forward<ForwardHdim256, DType::kFloat16>(const ForwardArgs& args,
                                                                 void* stream);
-template Status launch_forward<ForwardHdim256Small, DType::kFloat16>(const ForwardArgs& args,
-                                                                     void* stream);
+template Status launch_forward<ForwardHdim256Medium, DType::kFloat16>(const ForwardArgs& args,
+                                                                      void* stream);
 
 }  // namespace foveal::cuda::portable

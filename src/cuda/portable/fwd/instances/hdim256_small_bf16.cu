@@ -1,0 +1,8 @@
+#include "cuda/portable/fwd/launch.cuh"
+
+namespace foveal::cuda::portable {
+
+template Status launch_forward<ForwardHdim256Small, DType::kBFloat16>(const ForwardArgs& args,
+                                                                      void* stream);
+
+}  // namespace foveal::cuda::portable
