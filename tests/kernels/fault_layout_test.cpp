@@ -1,5 +1,7 @@
 // Fault classes of memory layout: views that are not contiguous, expanded gradients, caches with
 // NaN where nothing is in use, block tables that are too short or point outside.
+#include <algorithm>
+#include <cmath>
 #include <foveal/plan.hpp>
 #include <tuple>
 
@@ -9,8 +11,24 @@
 namespace foveal::test {
 namespace {
 
+/// Kernels that copy whole units may leave misaligned views to another kernel: other sums, as good.
+bool keeps_bits(Layout layout) { return layout != Layout::kMisaligned; }
+
+/// Every element of `a` is that of `b` but for roundings, which are of the size of the largest.
+::testing::AssertionResult same_but_roundings(const Operand& a, const Operand& b) {
+  double largest = 0;
+  double distance = 0;
+  for_each_index(a.spec, [&](const Index& index) {
+    largest = std::max(largest, std::abs(b.get(index)));
+    distance = std::max(distance, std::abs(a.get(index) - b.get(index)));
+  });
+  if (distance <= largest / 64) return ::testing::AssertionSuccess();
+  return ::testing::AssertionFailure()
+         << a.info->name << ": " << distance << " apart where the largest is " << largest;
+}
+
 /// The outputs of a built case and of its copy on adjacent tensors have the same bits.
-void expect_as_contiguous(BuiltCase& built) {
+void expect_as_contiguous(BuiltCase& built, Layout view) {
   Case c = built.c;
   c.q_layout = c.kv_layout = c.out_layout = Layout::kBshd;
   BuiltCase copy(c);
@@ -24,7 +42,9 @@ void expect_as_contiguous(BuiltCase& built) {
   run_probe(copy);
   for (const Operand& operand : built.bench.all()) {
     if (!is_output_of(c.pass, operand.info->name)) continue;
-    EXPECT_TRUE(same_bits(operand, copy.bench.at(operand.info->name)));
+    const Operand& expected = copy.bench.at(operand.info->name);
+    EXPECT_TRUE(keeps_bits(view) ? same_bits(operand, expected)
+                                 : same_but_roundings(operand, expected));
   }
 }
 
@@ -43,7 +63,9 @@ void expect_views(Pass pass) {
       if (which == "q" || which == "all") c.q_layout = layout;
       if (which == "kv" || which == "all") c.kv_layout = layout;
       if (which == "out") c.out_layout = layout;
-      for_each_kernel(c, kAllDtypes, expect_as_contiguous, RandomData::kSkip);
+      for_each_kernel(
+          c, kAllDtypes, [&](BuiltCase& built) { expect_as_contiguous(built, layout); },
+          RandomData::kSkip);
     }
   }
 }
@@ -54,6 +76,7 @@ TEST(Fault09_Strides, BackwardViewsEqualCopies) { expect_views(Pass::kBackward);
 TEST(Fault09_Strides, OneOperandAtATime) {
   for (const Layout layout : kViews) {
     for (const char* name : {"q", "k", "v"}) {
+      int checked = 0;
       for_each_kernel(
           layout_case(Pass::kForward), kAllDtypes,
           [&](BuiltCase& built) {
@@ -65,9 +88,12 @@ TEST(Fault09_Strides, OneOperandAtATime) {
             Operand& view = built.bench.add(name, placed.spec, placed.lead);
             std::size_t next = 0;
             for_each_index(view.spec, [&](const Index& index) { view.set(index, values[next++]); });
-            expect_as_contiguous(built);
+            if (!kernel_takes(built.bench.problem, {.kernel = built.c.kernel})) return;
+            ++checked;
+            expect_as_contiguous(built, layout);
           },
           RandomData::kSkip);
+      EXPECT_TRUE(checked > 0 || kernels_are_filtered()) << "no kernel takes such a " << name;
     }
   }
 }
@@ -105,7 +131,9 @@ TEST(Fault09_Strides, UnitDimensionsWithAnyStride) {
       for (const std::int64_t headdim : {1, 64}) {
         Case c{.pass = pass, .lens = {lens}, .headdim = headdim};
         c.q_layout = c.kv_layout = c.out_layout = Layout::kOddUnitStrides;
-        for_each_kernel(c, kAllDtypes, expect_as_contiguous);
+        for_each_kernel(c, kAllDtypes, [](BuiltCase& built) {
+          expect_as_contiguous(built, Layout::kOddUnitStrides);
+        });
       }
     }
   }
@@ -137,7 +165,7 @@ TEST(Fault10_ExpandedGradient, TransposedGradient) {
                  .nheads_k = 2,
                  .causal = true,
                  .q_layout = layout};
-    for_each_kernel(c, kAllDtypes, expect_as_contiguous);
+    for_each_kernel(c, kAllDtypes, [&](BuiltCase& built) { expect_as_contiguous(built, layout); });
   }
 }
 

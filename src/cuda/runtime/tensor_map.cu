@@ -24,6 +24,14 @@ Result<Encode> find_encode() {
   return reinterpret_cast<Encode>(function);
 }
 
+/// Makes the runtime's context the driver's on this thread. The runtime does so itself at a
+/// thread's first launch, which is yet to come.
+Status bind_context() {
+  int device = 0;
+  FOVEAL_RETURN_IF_ERROR(to_status(cudaGetDevice(&device), "cudaGetDevice"));
+  return to_status(cudaSetDevice(device), "cudaSetDevice");
+}
+
 }  // namespace
 
 Status encode_tensor_map(const TensorMapShape& shape, TensorMap& map) {
@@ -42,12 +50,19 @@ Status encode_tensor_map(const TensorMapShape& shape, TensorMap& map) {
   const cuuint32_t box[4] = {static_cast<cuuint32_t>(shape.box_columns),
                              static_cast<cuuint32_t>(shape.box_rows), 1, 1};
   const cuuint32_t steps[4] = {1, 1, 1, 1};
-  // Bits are copied: fp16 stands for bf16 too.
-  const CUresult result = (*encode)(
-      reinterpret_cast<CUtensorMap*>(&map), CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4,
-      const_cast<void*>(shape.data), extents, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-      shape.box_columns == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
-      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const auto encode_once = [&] {
+    // Bits are copied: fp16 stands for bf16 too.
+    return (*encode)(
+        reinterpret_cast<CUtensorMap*>(&map), CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4,
+        const_cast<void*>(shape.data), extents, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+        shape.box_columns == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
+        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  };
+  CUresult result = encode_once();
+  if (result == CUDA_ERROR_INVALID_CONTEXT) {
+    FOVEAL_RETURN_IF_ERROR(bind_context());
+    result = encode_once();
+  }
   if (result == CUDA_SUCCESS) return Status::ok();
   return Status::internal(concat("cuTensorMapEncodeTiled: CUDA error ", static_cast<int>(result)));
 }

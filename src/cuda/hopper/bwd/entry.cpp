@@ -31,7 +31,6 @@ const planner::KernelEntry kHopperBackward = {
     .configure = hopper::bwd::configure,
     .predict = hopper::bwd::predict,
     .launch = kRun,
-    .held_back = true,
 };
 
 }  // namespace foveal::cuda

@@ -250,7 +250,6 @@ const planner::KernelEntry kHopperForward = {
     .configure = hopper::configure_forward,
     .predict = hopper::predict_forward,
     .launch = hopper::kLaunch,
-    .held_back = true,  // docs/kernels/hopper_fwd.md says what has run on a GPU
 };
 
 }  // namespace foveal::cuda
