@@ -259,11 +259,14 @@ TEST_P(CudaKernels, CurrentDeviceIsTheCallersAgain) {
     ASSERT_TRUE(alone.run());
     DeviceRun run(c);
     ASSERT_TRUE(run.prepare());
-    const CurrentGpu elsewhere(last_gpu());
-    const Status launched = run.launch();
-    ASSERT_TRUE(launched) << launched.message();
-    EXPECT_EQ(current_gpu(), last_gpu());
-    ASSERT_TRUE(run.finish());
+    {
+      const CurrentGpu elsewhere(last_gpu());
+      const Status launched = run.launch();
+      ASSERT_TRUE(launched) << launched.message();
+      EXPECT_EQ(current_gpu(), last_gpu());
+    }
+    const Status finished = run.finish();
+    ASSERT_TRUE(finished) << finished.message();
     EXPECT_TRUE(same_results(alone, run.built));
   });
 }
