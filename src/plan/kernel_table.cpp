@@ -12,6 +12,7 @@ constexpr auto kKernels = std::to_array<const KernelEntry*>({
     &cpu::kMerge,
     &cuda::kDecode,
     &cuda::kHopperForward,
+    &cuda::kHopperWideForward,
     &cuda::kPortableForward,
     &cuda::kPortableForwardFp32,
     &cuda::kHopperBackward,

@@ -26,6 +26,7 @@ extern const planner::KernelEntry kMerge;
 namespace foveal::cuda {
 extern const planner::KernelEntry kDecode;
 extern const planner::KernelEntry kHopperForward;
+extern const planner::KernelEntry kHopperWideForward;
 extern const planner::KernelEntry kPortableForward;
 extern const planner::KernelEntry kPortableForwardFp32;
 extern const planner::KernelEntry kHopperBackward;

@@ -63,14 +63,13 @@ FOVEAL_DEVICE void start_values(float (&acc)[Shape::kTile.d / 2], const WeightSt
 
 /// Zeroes rows of v that no row of the sequence sees: they may hold anything, and 0 times NaN is
 /// NaN. Every consumer does so for itself; they write the same.
-template <class Shape>
+template <PanelLayout kLayout>
 FOVEAL_DEVICE void clear_unseen_values(const WorkTile& work, std::uint32_t v,
                                        std::int32_t first_key, int group) {
-  constexpr PanelLayout kLayout = Shape::kKLayout;
   constexpr int kUnits = kLayout.row_bytes() / 16;
   const std::int32_t min = work.mask.first_key(0) - first_key;
   const std::int32_t max = work.mask.seqlen_k - first_key;
-  if (min <= 0 && max >= Shape::kTile.n) return;
+  if (min <= 0 && max >= kLayout.rows) return;
   for (int unit = static_cast<int>(ptx::thread_index_anew()) % kWarpgroupThreads;
        unit < kLayout.bytes() / 16; unit += kWarpgroupThreads) {
     const int row = unit / kUnits % kLayout.rows;
@@ -179,7 +178,7 @@ class Consumer {
     ptx::mbarrier_wait(address_of(smem_.v_full[blocks_.before().slot()]),
                        blocks_.before().parity());
     const std::uint32_t v = address_of(smem_.v[blocks_.before().slot()]);
-    if (masked) clear_unseen_values<Shape>(work, v, n_block * kTile.n, group_);
+    if (masked) clear_unseen_values<Shape::kKLayout>(work, v, n_block * kTile.n, group_);
     return v;
   }
 
@@ -191,7 +190,7 @@ class Consumer {
       const auto lane = static_cast<std::int32_t>(ptx::thread_index_anew()) % 4;
       mask_scores(s, work.mask, first_row(work), n_block * kTile.n + 2 * lane);
     }
-    const Rescale rescale = move_maxima(state, s, factor_log2_);
+    const Rescale rescale = move_maxima(state, lane_maxima(s), factor_log2_);
     exponentiate(s, state, factor_log2_);
     return rescale;
   }

@@ -50,13 +50,14 @@ FOVEAL_DEVICE void gather_group(std::uint32_t (&w)[4]) {
   }
 }
 
-/// One row in units of 16 bytes. All lanes take part; `stored` says whether the row exists.
+/// One row, from its element at `offset` on, in units of 16 bytes; `width` elements of it are
+/// left. All lanes take part; `stored` says whether the row exists.
 template <class Element, int kCount>
-FOVEAL_DEVICE void store_units(const ForwardArgs& args, std::int64_t offset, bool stored,
+FOVEAL_DEVICE void store_units(const ForwardArgs& args, std::int64_t offset, int width, bool stored,
                                const float (&acc)[kCount], int half, float factor) {
   const int t = static_cast<int>(ptx::thread_index_anew()) % 4;
   auto* to = static_cast<Element*>(args.attention.out.data) + offset + 8 * t;
-  const int columns = args.attention.headdim_v - 8 * t;
+  const int columns = width - 8 * t;
 #pragma unroll
   for (int j = 0; j < kCount / 4; j += 4) {
     std::uint32_t w[4];
@@ -75,7 +76,7 @@ FOVEAL_DEVICE void store_units(const ForwardArgs& args, std::int64_t offset, boo
 
 /// One row pair by pair, or element by element.
 template <class OutElement, int kCount>
-FOVEAL_DEVICE void store_pairs(const ForwardArgs& args, std::int64_t offset,
+FOVEAL_DEVICE void store_pairs(const ForwardArgs& args, std::int64_t offset, int width,
                                const float (&acc)[kCount], int half, float factor) {
   struct alignas(2 * sizeof(OutElement)) Pair {
     OutElement x, y;
@@ -88,20 +89,22 @@ FOVEAL_DEVICE void store_pairs(const ForwardArgs& args, std::int64_t offset,
     const float x = factor == 0.0f ? 0.0f : acc[4 * j + 2 * half] * factor;
     const float y = factor == 0.0f ? 0.0f : acc[4 * j + 2 * half + 1] * factor;
     const int c = column + 8 * j;
-    if (args.out_in_pairs && c + 1 < args.attention.headdim_v) {
+    if (args.out_in_pairs && c + 1 < width) {
       *reinterpret_cast<Pair*>(to + c) = {from_float<OutElement>(x), from_float<OutElement>(y)};
     } else {
-      if (c < args.attention.headdim_v) to[c * dim_stride] = from_float<OutElement>(x);
-      if (c + 1 < args.attention.headdim_v) to[(c + 1) * dim_stride] = from_float<OutElement>(y);
+      if (c < width) to[c * dim_stride] = from_float<OutElement>(x);
+      if (c + 1 < width) to[(c + 1) * dim_stride] = from_float<OutElement>(y);
     }
   }
 }
 
-/// `row` is the thread's first row, row + 8 its second.
+/// `row` is the thread's first row, row + 8 its second. The accumulators are of out's columns from
+/// `first_column` on.
 template <class Element, int kCount>
 FOVEAL_DEVICE void store_tile(const ForwardArgs& args, const WorkTile& work,
-                              const float (&acc)[kCount], const RowStates& state,
-                              std::int32_t row) {
+                              const float (&acc)[kCount], const RowStates& state, std::int32_t row,
+                              int first_column = 0) {
+  const int width = args.attention.headdim_v - first_column;
   const RowOperand& out = args.attention.out;
   const RowValues& lse = args.attention.lse;
 #pragma unroll
@@ -110,15 +113,16 @@ FOVEAL_DEVICE void store_tile(const ForwardArgs& args, const WorkTile& work,
     const bool stored = r < work.row_max;
     const float sum = quad_sum(state.sum[half]);
     const FinishedRow finished = finish_row(args, work, r, state.max_log2[half], sum);
-    const std::int64_t offset = out.strides.offset(work.b, work.q_begin + r, work.head);
+    const std::int64_t offset =
+        out.strides.offset(work.b, work.q_begin + r, work.head) + first_column * out.strides.dim;
     if (args.out_whole_units) {
-      store_units<Element>(args, offset, stored, acc, half, finished.factor);
+      store_units<Element>(args, offset, width, stored, acc, half, finished.factor);
     } else if (stored && args.attention.out_dtype == DType::kFloat32) {
-      store_pairs<float>(args, offset, acc, half, finished.factor);
+      store_pairs<float>(args, offset, width, acc, half, finished.factor);
     } else if (stored) {
-      store_pairs<Element>(args, offset, acc, half, finished.factor);
+      store_pairs<Element>(args, offset, width, acc, half, finished.factor);
     }
-    if (stored && lse.data != nullptr && ptx::thread_index_anew() % 4 == 0) {
+    if (stored && first_column == 0 && lse.data != nullptr && ptx::thread_index_anew() % 4 == 0) {
       lse.data[lse.strides.offset(work.b, work.q_begin + r, work.head)] = finished.lse;
     }
   }

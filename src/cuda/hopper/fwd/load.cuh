@@ -16,19 +16,16 @@ struct KeyBox {
   std::int32_t outer;
 };
 
-/// Lane i has keys i box_rows and on of the block; a box past the last key is one past the last
-/// page, where there is nothing, and arrives as 0.
-template <class Shape>
-FOVEAL_DEVICE KeyBox find_box(const ForwardArgs& args, const WorkTile& work, std::int32_t n_block,
-                              int lane) {
+/// The box whose first key is `key`; one past the last key is past the last page, where there is
+/// nothing, and arrives as 0.
+FOVEAL_DEVICE KeyBox find_box(const ForwardArgs& args, const WorkTile& work, std::int32_t key) {
   const algorithm::KvLayout& layout = args.attention.k.layout;
-  const std::int32_t key = n_block * Shape::kTile.n;
   if (layout.block_table == nullptr) {
     const bool packed = args.attention.lengths.cu_seqlens_k != nullptr;
     return {work.k_begin + key,
             packed ? 0 : static_cast<std::int32_t>(args.attention.cache_row(work.b))};
   }
-  const auto row = static_cast<std::uint32_t>(key + lane * args.box_rows);
+  const auto row = static_cast<std::uint32_t>(key);
   const auto page_size = static_cast<std::uint32_t>(layout.page_size);
   const auto pages = static_cast<std::int32_t>(layout.num_pages);
   if (row >= static_cast<std::uint32_t>(work.mask.seqlen_k)) return {0, pages};
@@ -107,7 +104,7 @@ FOVEAL_DEVICE void load(const ForwardArgs& args, typename Shape::SharedMemory& s
                          address_of(smem.v_empty[to.slot()]), to.parity(), box, args.box_rows,
                          head_k, lane);
       };
-      KeyBox box = find_box<Shape>(args, work, n_block, lane);
+      KeyBox box = find_box(args, work, n_block * Shape::kTile.n + lane * args.box_rows);
       load_k(place, box);  // before q, whose place is free later
       load_queries<Shape>(args, smem, work, at.count % 2, lane);
 #pragma unroll 1
@@ -115,7 +112,7 @@ FOVEAL_DEVICE void load(const ForwardArgs& args, typename Shape::SharedMemory& s
         const RingPlace<Shape::kStages> before = place;
         place.advance();
         if (n_block - n_min + 1 == kDealAhead) want_next();
-        const KeyBox next = find_box<Shape>(args, work, n_block, lane);
+        const KeyBox next = find_box(args, work, n_block * Shape::kTile.n + lane * args.box_rows);
         load_k(place, next);
         load_v(before, box);
         box = next;

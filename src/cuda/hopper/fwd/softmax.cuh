@@ -83,13 +83,10 @@ struct Rescale {
   bool any;  ///< Alike in all lanes of a warp; false: by 1.
 };
 
-/// Moves the rows whose maximum in this block is too far above what is subtracted: with most inputs
-/// none after the first block, and then the lanes of a row need not exchange anything. A row's move
-/// depends on that row alone.
+/// Of the lane's own scores of its two rows.
 template <int kCount>
-FOVEAL_DEVICE Rescale move_maxima(RowStates& state, const float (&s)[kCount], float factor_log2) {
+FOVEAL_DEVICE float2 lane_maxima(const float (&s)[kCount]) {
   float max[2];
-  bool exceeds = false;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     float even = s[2 * half];
@@ -100,6 +97,18 @@ FOVEAL_DEVICE Rescale move_maxima(RowStates& state, const float (&s)[kCount], fl
       odd = fmaxf(odd, s[4 * j + 2 * half + 1]);
     }
     max[half] = fmaxf(even, odd);
+  }
+  return {max[0], max[1]};
+}
+
+/// Moves the rows whose maximum in this block, in parts over four lanes, is too far above what is
+/// subtracted: with most inputs none after the first block, and then the lanes of a row need not
+/// exchange anything. A row's move depends on that row alone.
+FOVEAL_DEVICE Rescale move_maxima(RowStates& state, float2 lane_max, float factor_log2) {
+  const float max[2] = {lane_max.x, lane_max.y};
+  bool exceeds = false;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
     // From -inf any number is infinitely far; -inf is not above itself.
     exceeds |= max[half] * factor_log2 - state.max_log2[half] > kMaxSlackLog2;
   }

@@ -105,11 +105,16 @@ FOVEAL_DEVICE TilePlace find_dense_tile(const ForwardArgs& args, std::int32_t in
           static_cast<std::int32_t>(m_blocks - 1 - rest / width)};
 }
 
-/// Deals tiles to blocks: the first by the block's number, others to whoever asks.
+/// Deals tiles to blocks, or to clusters of them: the first by the block's number, others to
+/// whoever asks.
 class TileDealer {
  public:
-  FOVEAL_DEVICE explicit TileDealer(const ForwardArgs& args)
-      : args_(args), packed_(args), total_(args.schedule.num_tiles) {
+  FOVEAL_DEVICE explicit TileDealer(const ForwardArgs& args, std::int32_t cluster_size = 1)
+      : args_(args),
+        packed_(args),
+        total_(args.schedule.num_tiles),
+        number_(static_cast<std::int32_t>(blockIdx.x) / cluster_size),
+        takers_(static_cast<std::int32_t>(gridDim.x) / cluster_size) {
     if (args.schedule.packed) total_ = packed_.total();
     // The counter holds anything when a launch begins. Block 0, which begins no later than others,
     // sets it to 0 with this launch's nonce; without the nonce nobody counts.
@@ -118,19 +123,21 @@ class TileDealer {
     }
   }
 
-  FOVEAL_DEVICE bool next(TilePlace& tile) {
-    const std::int32_t index = next_index();
+  FOVEAL_DEVICE bool next(TilePlace& tile) { return find(next_index(), tile); }
+
+  /// False past the last tile. Indices are rising.
+  FOVEAL_DEVICE bool find(std::int32_t index, TilePlace& tile) {
     if (index >= total_) return false;
     if (args_.schedule.packed) return packed_.find(index, tile);
     tile = find_dense_tile(args_, index);
     return true;
   }
 
- private:
+  /// One past the last tile, or beyond, when there are no more.
   FOVEAL_DEVICE std::int32_t next_index() {
     if (first_) {
       first_ = false;
-      return static_cast<std::int32_t>(blockIdx.x);
+      return number_;
     }
     if (args_.begun == nullptr) return total_;
     std::int32_t index = 0;
@@ -138,6 +145,7 @@ class TileDealer {
     return __shfl_sync(~0u, index, 0);
   }
 
+ private:
   /// Each block that had a tile is told once that there are no more; the last of them to be told
   /// clears the counter.
   FOVEAL_DEVICE std::int32_t ask() const {
@@ -145,7 +153,7 @@ class TileDealer {
     }
     const auto count = static_cast<std::uint32_t>(atomicAdd(args_.begun, 1));
     if (count + 1 == static_cast<std::uint32_t>(total_)) atomicExch(args_.begun, 0);
-    return static_cast<std::int32_t>(count + gridDim.x);
+    return static_cast<std::int32_t>(count) + takers_;
   }
 
   FOVEAL_DEVICE bool is_mine(unsigned long long counter) const {
@@ -155,6 +163,8 @@ class TileDealer {
   const ForwardArgs& args_;
   PackedTiles packed_;
   std::int32_t total_;
+  std::int32_t number_;
+  std::int32_t takers_;
   bool first_ = true;
 };
 
