@@ -42,9 +42,22 @@ constexpr std::string_view kLines[] = {
     "forward dtype=bf16 lens=5/300 hk=2 group=3 d=256",
     "forward dtype=fp16 lens=1/70,1/70 hk=2 d=128 kv_layout=misaligned",
     "forward dtype=fp16 lens=1/70,1/70 hk=2 d=99 kv_layout=padded q_layout=padded",
-    // Work shared evenly by lengths on the device.
+    // Work shared evenly by lengths on the device: the direct kernel for that, dense and in pages.
+    "forward dtype=fp16 lens=1/900,1/3,1/0,1/450 k=cache slack_k=9 hk=2 group=4",
+    "forward dtype=bf16 lens=1/900,1/3,1/0,1/450 k=cache slack_k=9 hk=2 group=4 sinks=1",
     "forward dtype=fp16 lens=1/900,1/3,1/0,1/450 k=cache slack_k=9 hk=2 group=4 d=128",
+    "forward dtype=bf16 lens=2/9000,2/3,2/1,2/1450 k=cache slack_k=9 hk=1 group=3 d=128 causal=1",
+    "forward dtype=fp16 lens=1/900,1/3,1/0,1/450 k=cache slack_k=9 hk=2 d=256 left=99",
+    "forward dtype=bf16 lens=1/900,1/3,1/0,1/450 k=cache slack_k=9 hk=2 d=256 fp32_out=1",
+    "forward dtype=fp16 lens=1/3000,1/3,1/0,1/450 k=paged page=64 hk=3 group=8",
     "forward dtype=bf16 lens=1/900,1/3,1/0,1/450 k=paged page=16 hk=2 group=4",
+    "forward dtype=fp16 lens=1/900,1/3,1/2,1/450 k=paged page=32 hk=2 d=128 append=2",
+    "forward dtype=bf16 lens=1/9000,1/3,1/40,1/450 k=paged page=64 hk=2 group=4 d=128",
+    "forward dtype=fp16 lens=1/900,1/3,1/0,1/450 k=paged page=16 hk=2 d=256 sinks=1 left=200",
+    "forward dtype=bf16 lens=1/900,1/3,1/0,1/450 k=paged page=256 hk=2 d=256",
+    // The same by the general kernel.
+    "forward dtype=fp16 lens=1/900,1/3,1/0,1/450 k=cache slack_k=9 hk=2 group=4 softcap=9",
+    "forward dtype=bf16 lens=1/900,1/3,1/0,1/450 k=paged page=24 hk=2 group=4 d=128",
     "forward dtype=fp16 lens=2/300,1/33,0/5 q=packed k=packed hk=2 group=2 d=128 causal=1",
     "forward dtype=fp16 lens=2/300,1/33 q=used k=cache slack_q=1 slack_k=3 leftpad=3 hk=2 d=256",
     "forward dtype=bf16 lens=1/400,1/20 k=cache cache_batch_idx=1 hk=1 d=512",

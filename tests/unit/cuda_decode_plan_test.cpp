@@ -196,6 +196,35 @@ TEST(CudaDecodePlan, EveryShapeFitsInTheSharedMemoryOfSmallGpus) {
   }
 }
 
+/// Lengths far apart, which blocks share evenly: the plan has room for both kernels.
+TEST(CudaDecodePlan, SharedWorkFitsInTheSharedMemoryOfSmallGpus) {
+  for (const char* name : {"sm_80", "sm_90", "sm_120"}) {
+    const DeviceInfo device = *device_from_name(name);
+    for (const std::int64_t headdim : {64, 128, 256}) {
+      for (const std::int64_t batch : {40, 52, 4096}) {
+        for (const std::int64_t group : {1, 8}) {
+          AttentionProblem problem = decode_problem(batch, 2 * group, 2, 131072, headdim);
+          problem.seqused_k = TensorSpec::contiguous(DType::kInt32, {batch});
+          const planner::KernelConfig config = configure(problem, device);
+          ASSERT_GT(config.num_blocks, 0);
+          const decode::SharedDirectLayout layout = decode::shared_direct_layout(
+              static_cast<int>(headdim), static_cast<int>(group),
+              static_cast<int>(config.num_threads / 32), static_cast<int>(config.num_stages),
+              static_cast<int>(config.num_blocks), static_cast<int>(batch));
+          EXPECT_LE(layout.total, device.smem_per_block_bytes)
+              << name << " headdim " << headdim << " batch " << batch << " group " << group;
+          // Two blocks share a multiprocessor where there are more blocks than multiprocessors.
+          const std::int64_t per_sm = config.num_blocks / device.num_sms;
+          EXPECT_LE(per_sm * (layout.total + 1024), device.smem_per_block_bytes + 1024);
+          // The last merge has its slots and weights over the warps' partial results.
+          EXPECT_GE(layout.row_outputs - layout.partials, config.num_blocks * (1 + group) * 4);
+          EXPECT_GE(config.num_stages, 2);
+        }
+      }
+    }
+  }
+}
+
 TEST(CudaDecodePlan, RefusesWithTheFieldAndTheLimit) {
   AttentionProblem problem = decode_problem(1, 8, 8, 64);
   problem.q = problem.out = TensorSpec::contiguous(DType::kFloat16, {1, 17, 8, 128});

@@ -57,17 +57,22 @@ struct Ring {
 struct RingNeeds {
   int headdim = 0;
   int rows = 0;
-  int splits = 0;        ///< Whose results a cluster's blocks receive.
-  int direct_rows = 0;   ///< Packed rows, where the direct kernel may run; 0: it can't.
-  int batch_prefix = 0;  ///< Sequences that the balanced schedule scans.
+  int splits = 0;         ///< Whose results a cluster's blocks receive.
+  int direct_rows = 0;    ///< Packed rows, where the direct kernel may run; 0: it can't.
+  int batch_prefix = 0;   ///< Sequences that the balanced schedule scans.
+  int shared_blocks = 0;  ///< Blocks of the shared direct kernel, where it may run; 0: it can't.
 };
 
 /// A plan holds for any alignment of the pointers, so both kernels must fit.
 bool fits(const RingNeeds& needs, const Ring& ring, std::int64_t bytes) {
-  if (needs.direct_rows > 0 && direct_layout(needs.headdim, needs.direct_rows, ring.warps,
-                                             ring.stages, max_of(needs.splits, 1))
-                                       .total > bytes) {
-    return false;
+  if (needs.shared_blocks > 0) {
+    const auto layout = shared_direct_layout(needs.headdim, needs.direct_rows, ring.warps,
+                                             ring.stages, needs.shared_blocks, needs.batch_prefix);
+    if (layout.total > bytes) return false;
+  } else if (needs.direct_rows > 0) {
+    const auto layout = direct_layout(needs.headdim, needs.direct_rows, ring.warps, ring.stages,
+                                      max_of(needs.splits, 1));
+    if (layout.total > bytes) return false;
   }
   return shared_layout(needs.headdim, needs.rows, ring.warps, ring.stages, needs.splits,
                        needs.batch_prefix)
@@ -249,10 +254,16 @@ void share_evenly(KernelConfig& config, const AttentionProblem& problem,
         kInvariantSplitKeys *
         max_of<std::int64_t>(ceil_div(geometry.seqlen_k, kInvariantSplitKeys * kMaxMergedParts), 1);
   }
-  const RingNeeds needs{.headdim = headdim_tile(geometry),
-                        .rows = static_cast<int>(config.tile.m),
-                        .batch_prefix = prefix_sequences(config, geometry)};
-  set_ring(config, needs, ring_bytes(device, shared_sm), !shared_sm);
+  const bool direct = config.split_keys == 0 && problem.seqused_k.present() &&
+                      is_direct(problem, geometry, config.tile.m);
+  const RingNeeds needs{
+      .headdim = headdim_tile(geometry),
+      .rows = static_cast<int>(config.tile.m),
+      .direct_rows = direct ? direct_rows(geometry, config.tile.m) : 0,
+      .batch_prefix = prefix_sequences(config, geometry),
+      .shared_blocks = direct ? static_cast<int>(config.num_blocks) : 0,
+  };
+  set_ring(config, needs, ring_bytes(device, shared_sm), !shared_sm && !direct);
 }
 
 /// In a cluster the direct kernel's copies are all under way with two stages, and a third costs

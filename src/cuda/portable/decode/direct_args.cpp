@@ -23,11 +23,11 @@ bool takes(const DecodeArgs& args, int headdim_tile, int tile_rows) {
       attention.score.softcap == 0.0f && attention.score.alibi_slopes == nullptr;
   const algorithm::KvLayout& layout = attention.k.layout;
   const bool whole_blocks = layout.block_table == nullptr || layout.page_size % kBlockKeys == 0;
-  return args.schedule == Schedule::kClusters && args.num_splits <= kMaxDirectSplits &&
-         args.row_tiles == 1 && tile_rows == kTileRows && headdim_tile <= kMaxDirectHeaddim &&
-         attention.headdim == headdim_tile && attention.headdim_v == headdim_tile &&
-         args.vectorised && args.queries_vectorised && plain_scores && whole_blocks &&
-         attention.cache_batch_idx == nullptr && fixed_or_seqused_k(attention.lengths);
+  return args.num_splits <= kMaxDirectSplits && args.row_tiles == 1 && tile_rows == kTileRows &&
+         headdim_tile <= kMaxDirectHeaddim && attention.headdim == headdim_tile &&
+         attention.headdim_v == headdim_tile && args.vectorised && args.queries_vectorised &&
+         plain_scores && whole_blocks && attention.cache_batch_idx == nullptr &&
+         fixed_or_seqused_k(attention.lengths);
 }
 
 /// A stride in 16-byte units; that of an axis with one entry counts for nothing.
@@ -56,10 +56,8 @@ bool stores_quads(const RowOperand& out) {
          (strides.batch | strides.row | strides.head) % 4 == 0;
 }
 
-}  // namespace
-
-std::optional<DirectArgs> make_direct_args(const DecodeArgs& args, int headdim_tile,
-                                           int tile_rows) {
+/// For either schedule.
+std::optional<DirectArgs> make_args(const DecodeArgs& args, int headdim_tile, int tile_rows) {
   if (!takes(args, headdim_tile, tile_rows)) return std::nullopt;
   const AttentionArgs& attention = args.attention;
   const auto k = direct_operand(attention.k, attention);
@@ -101,6 +99,33 @@ std::optional<DirectArgs> make_direct_args(const DecodeArgs& args, int headdim_t
   direct.sinks = attention.sinks;
   direct.sink_stride = attention.sink_stride;
   return direct;
+}
+
+}  // namespace
+
+std::optional<DirectArgs> make_direct_args(const DecodeArgs& args, int headdim_tile,
+                                           int tile_rows) {
+  if (args.schedule != Schedule::kClusters) return std::nullopt;
+  return make_args(args, headdim_tile, tile_rows);
+}
+
+std::optional<SharedDirectArgs> make_shared_direct_args(const DecodeArgs& args, int headdim_tile,
+                                                        int tile_rows) {
+  if (args.schedule != Schedule::kBalanced || args.granules_apart ||
+      args.attention.lengths.seqused_k == nullptr) {
+    return std::nullopt;
+  }
+  const auto direct = make_args(args, headdim_tile, tile_rows);
+  if (!direct) return std::nullopt;
+  return SharedDirectArgs{.direct = *direct,
+                          .batch = args.attention.batch,
+                          .nheads_k = args.attention.nheads_k,
+                          .granule_blocks = args.granule_blocks,
+                          .task_granules = args.task_granules,
+                          .max_splits = args.max_splits,
+                          .partials = args.partials,
+                          .flags = args.flags,
+                          .nonce = args.nonce};
 }
 
 }  // namespace foveal::cuda::decode

@@ -57,6 +57,20 @@ struct DirectArgs {
   std::int64_t sink_stride = 0;
 };
 
+/// The direct kernel for work that blocks share evenly (direct_shared.cuh). The rest as in
+/// DecodeArgs.
+struct SharedDirectArgs {
+  DirectArgs direct;  ///< One split; seqused_k is not null.
+  std::int32_t batch = 0;
+  std::int32_t nheads_k = 0;
+  std::int32_t granule_blocks = 0;
+  std::int32_t task_granules = 0;
+  std::int32_t max_splits = 0;
+  float* partials = nullptr;  ///< [slots] of the bytes that the general kernel's parts take.
+  std::uint64_t* flags = nullptr;
+  std::uint64_t nonce = 0;
+};
+
 /// Most blocks of a cluster, and most warps of a block: what one merge takes.
 inline constexpr int kMaxDirectSplits = 8;
 inline constexpr int kMaxDirectWarps = 8;
@@ -69,6 +83,11 @@ inline constexpr int kMaxDirectHeaddim = 256;
 /// kernels give the same bits for the same warps and parts.
 [[nodiscard]] std::optional<DirectArgs> make_direct_args(const DecodeArgs& args, int headdim_tile,
                                                          int tile_rows);
+
+/// The same for work that is shared evenly.
+[[nodiscard]] std::optional<SharedDirectArgs> make_shared_direct_args(const DecodeArgs& args,
+                                                                      int headdim_tile,
+                                                                      int tile_rows);
 
 /// A partial result: [kTileRows][headdim + 4] fp32, then (row_max, row_sum) of each row. The four
 /// floats of padding keep the lanes of a fragment in different banks.
@@ -109,5 +128,32 @@ FOVEAL_HOST_DEVICE constexpr DirectLayout direct_layout(int headdim, int rows, i
 }
 static_assert(2 * 2 * kBlockKeys * 64 * 2 >= direct_partial_bytes(64, kTileRows),
               "a ring holds a partial result");
+
+/// Shared memory of a block of the shared direct kernel, offsets in bytes; the rings come first.
+struct SharedDirectLayout {
+  int ring_bytes = 0;  ///< Of one warp.
+  int partials = 0;    ///< [warps] of partial_bytes; at the end slots and weights of all parts.
+  int partial_bytes = 0;
+  int row_outputs = 0;  ///< RowOutput [kTileRows]
+  int prefix = 0;       ///< int32 [batch + 1]
+  int used = 0;         ///< int32 [batch]: lengths
+  int total = 0;
+};
+
+FOVEAL_HOST_DEVICE constexpr SharedDirectLayout shared_direct_layout(int headdim, int rows,
+                                                                     int warps, int stages,
+                                                                     int blocks, int batch) {
+  SharedDirectLayout layout;
+  layout.ring_bytes = stages * 2 * kBlockKeys * headdim * 2;
+  layout.partials = warps * layout.ring_bytes;
+  layout.partial_bytes = direct_partial_bytes(headdim, rows);
+  // A unit has a part of every block at most.
+  const int merge_bytes = round_up(blocks * (1 + rows) * 4, 16);
+  layout.row_outputs = layout.partials + max_of(warps * layout.partial_bytes, merge_bytes);
+  layout.prefix = layout.row_outputs + DirectLayout::kRings - DirectLayout::kRowOutputs;
+  layout.used = layout.prefix + (batch + 1) * 4;
+  layout.total = layout.used + batch * 4;
+  return layout;
+}
 
 }  // namespace foveal::cuda::decode

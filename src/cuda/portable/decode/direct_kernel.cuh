@@ -1,4 +1,5 @@
-// The direct decode kernel: one task a block, and the keys are asked for before anything else.
+// The direct decode kernel: one task a block, and the keys are asked for before anything else. Work
+// that blocks share evenly is direct_shared.cuh's.
 //
 //   1. every warp starts the copy of its first key blocks
 //   2. queries into registers, what each row sees, the cluster's barrier

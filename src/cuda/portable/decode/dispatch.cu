@@ -28,8 +28,8 @@ Status launch_of(int headdim_tile, int row_tiles, const DecodeArgs& args, const 
   }
 }
 
-template <class Element>
-Status launch_direct_of(int headdim, const DirectArgs& args, const DecodeGrid& grid, void* stream) {
+template <class Element, class Args>
+Status launch_direct_of(int headdim, const Args& args, const DecodeGrid& grid, void* stream) {
   switch (headdim) {
     case 64: return launch_direct_instance<Element, 64>(args, grid, stream);
     case 128: return launch_direct_instance<Element, 128>(args, grid, stream);
@@ -59,6 +59,12 @@ Status launch_decode(DType dtype, int headdim_tile, int row_tiles, const DecodeA
 }
 
 Status launch_direct(DType dtype, int headdim, const DirectArgs& args, const DecodeGrid& grid,
+                     void* stream) {
+  return dtype == DType::kFloat16 ? launch_direct_of<__half>(headdim, args, grid, stream)
+                                  : launch_direct_of<__nv_bfloat16>(headdim, args, grid, stream);
+}
+
+Status launch_direct(DType dtype, int headdim, const SharedDirectArgs& args, const DecodeGrid& grid,
                      void* stream) {
   return dtype == DType::kFloat16 ? launch_direct_of<__half>(headdim, args, grid, stream)
                                   : launch_direct_of<__nv_bfloat16>(headdim, args, grid, stream);

@@ -142,6 +142,9 @@ Status launch(const planner::LaunchContext& context) {
   if (const auto direct = decode::make_direct_args(args, headdim, tile_rows)) {
     return decode::launch_direct(dtype, headdim, *direct, grid, context.stream);
   }
+  if (const auto direct = decode::make_shared_direct_args(args, headdim, tile_rows)) {
+    return decode::launch_direct(dtype, headdim, *direct, grid, context.stream);
+  }
   // The direct kernel has more warps at headdim 64.
   const int row_tiles_of_8 = tile_rows / decode::kTileRows;
   grid.num_warps = min_of(grid.num_warps, decode::max_warps(headdim, row_tiles_of_8));

@@ -27,8 +27,15 @@ template <class Element, int kHeaddim>
 [[nodiscard]] Status launch_direct_instance(const DirectArgs& args, const DecodeGrid& grid,
                                             void* stream);
 
+/// The same for work that is shared evenly.
+template <class Element, int kHeaddim>
+[[nodiscard]] Status launch_direct_instance(const SharedDirectArgs& args, const DecodeGrid& grid,
+                                            void* stream);
+
 /// Calls the direct instance of a dtype and headdim.
 [[nodiscard]] Status launch_direct(DType dtype, int headdim, const DirectArgs& args,
+                                   const DecodeGrid& grid, void* stream);
+[[nodiscard]] Status launch_direct(DType dtype, int headdim, const SharedDirectArgs& args,
                                    const DecodeGrid& grid, void* stream);
 
 /// Calls the instance of a dtype, padded headdim and number of row tiles.

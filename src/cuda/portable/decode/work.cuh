@@ -55,8 +55,27 @@ FOVEAL_DEVICE int first_block_of(const DecodeArgs& args, const Sequence& sequenc
   return min_of(max_of(granule - args.task_granules, 0) * args.granule_blocks, sequence.num_blocks);
 }
 
+/// One warp: turns prefix[1 .. batch] into their sums from the front, with prefix[0] = 0. A batch
+/// is short.
+FOVEAL_DEVICE void add_up(std::int32_t* prefix, int batch) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  int total = 0;
+  for (int begin = 0; begin < batch; begin += 32) {
+    const int b = begin + lane;
+    int sum = b < batch ? prefix[b + 1] : 0;
+#pragma unroll
+    for (int distance = 1; distance < 32; distance *= 2) {
+      const int other = __shfl_up_sync(~0u, sum, distance);
+      if (lane >= distance) sum += other;
+    }
+    if (b < batch) prefix[b + 1] = total + sum;
+    total += __shfl_sync(~0u, sum, 31);
+  }
+  if (lane == 0) prefix[0] = 0;
+}
+
 /// Fills prefix[0 .. batch]: granules of all units of the sequences before each. All threads of the
-/// block call it. The scan is one warp's: a batch is short.
+/// block call it.
 template <int kRows>
 FOVEAL_DEVICE void build_prefix(const DecodeArgs& args, std::int32_t* prefix) {
   const AttentionArgs& attention = args.attention;
@@ -65,22 +84,7 @@ FOVEAL_DEVICE void build_prefix(const DecodeArgs& args, std::int32_t* prefix) {
     prefix[b + 1] = unit_granules(args, sequence) * attention.nheads_k * sequence.row_tiles;
   }
   __syncthreads();
-  if (threadIdx.x < 32) {
-    const int lane = static_cast<int>(threadIdx.x);
-    int total = 0;
-    for (int begin = 0; begin < attention.batch; begin += 32) {
-      const int b = begin + lane;
-      int sum = b < attention.batch ? prefix[b + 1] : 0;
-#pragma unroll
-      for (int distance = 1; distance < 32; distance *= 2) {
-        const int other = __shfl_up_sync(~0u, sum, distance);
-        if (lane >= distance) sum += other;
-      }
-      if (b < attention.batch) prefix[b + 1] = total + sum;
-      total += __shfl_sync(~0u, sum, 31);
-    }
-    if (lane == 0) prefix[0] = 0;
-  }
+  if (threadIdx.x < 32) add_up(prefix, attention.batch);
   __syncthreads();
 }
 

@@ -4,5 +4,7 @@ namespace foveal::cuda::decode {
 
 template Status launch_direct_instance<__nv_bfloat16, 256>(const DirectArgs& args,
                                                            const DecodeGrid& grid, void* stream);
+template Status launch_direct_instance<__nv_bfloat16, 256>(const SharedDirectArgs& args,
+                                                           const DecodeGrid& grid, void* stream);
 
 }  // namespace foveal::cuda::decode

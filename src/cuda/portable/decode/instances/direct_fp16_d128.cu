@@ -4,5 +4,7 @@ namespace foveal::cuda::decode {
 
 template Status launch_direct_instance<__half, 128>(const DirectArgs& args, const DecodeGrid& grid,
                                                     void* stream);
+template Status launch_direct_instance<__half, 128>(const SharedDirectArgs& args,
+                                                    const DecodeGrid& grid, void* stream);
 
 }  // namespace foveal::cuda::decode
