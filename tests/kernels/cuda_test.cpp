@@ -29,8 +29,10 @@ std::vector<Case> device_cases(Pass pass) {
     packed.group = 2;
     packed.headdim = 128;
     packed.causal = true;
-    if (pass == Pass::kForward) cases.insert(cases.end(), {decode, paged, packed});
-    if (pass == Pass::kBackward) cases.push_back(packed);
+    Case wide = packed;
+    wide.headdim = 512;
+    if (pass == Pass::kForward) cases.insert(cases.end(), {decode, paged, packed, wide});
+    if (pass == Pass::kBackward) cases.insert(cases.end(), {packed, wide});
     if (pass == Pass::kMerge) cases.push_back({.pass = pass, .dtype = dtype, .lens = {{50, 0}}});
     if (pass != Pass::kAppend) continue;
     for (Case c : {decode, paged}) {

@@ -57,11 +57,15 @@ inline void for_each_kernel(Case c, std::initializer_list<DType> dtypes,
   EXPECT_GT(checked, 0) << "no kernel takes " << to_line(c);
 }
 
-/// The case in fp16, or in the dtype that its kernel takes in fp16's place.
-inline Case in_a_dtype_of_its_kernel(Case c) {
-  for (const DType dtype : {DType::kFloat16, DType::kFloat32}) {
-    c.dtype = dtype;
-    if (kernel_takes(BuiltCase(c).bench.problem, {.kernel = c.kernel})) break;
+/// The case in fp16, or in the dtype and at the head size that its kernel takes in their place.
+inline Case in_a_form_of_its_kernel(const Case& c) {
+  for (const std::int64_t headdim : {c.headdim, std::int64_t{512}}) {
+    for (const DType dtype : {DType::kFloat16, DType::kFloat32}) {
+      Case form = c;
+      form.headdim = headdim;
+      form.dtype = dtype;
+      if (kernel_takes(BuiltCase(form).bench.problem, {.kernel = form.kernel})) return form;
+    }
   }
   return c;
 }

@@ -107,14 +107,14 @@ void expect_same_when_far(const Case& c, std::string_view name, std::size_t axis
 
 TEST(Fault07_FarStrides, ForwardHeads) {
   for (const std::string& kernel : usable_kernels_of(Pass::kForward)) {
-    const Case c = in_a_dtype_of_its_kernel({.kernel = kernel, .lens = {{8, 8}}, .nheads_k = 2});
+    const Case c = in_a_form_of_its_kernel({.kernel = kernel, .lens = {{8, 8}}, .nheads_k = 2});
     for (const char* name : {"q", "k", "v", "out"}) expect_same_when_far(c, name, 2, kFar);
   }
 }
 
 TEST(Fault07_FarStrides, BackwardHeads) {
   for (const std::string& kernel : usable_kernels_of(Pass::kBackward)) {
-    const Case c = in_a_dtype_of_its_kernel(
+    const Case c = in_a_form_of_its_kernel(
         {.kernel = kernel, .pass = Pass::kBackward, .lens = {{8, 8}}, .nheads_k = 2});
     for (const char* name : {"q", "k", "v", "out", "dout", "dq", "dk", "dv"}) {
       expect_same_when_far(c, name, 2, kFar);
@@ -124,35 +124,34 @@ TEST(Fault07_FarStrides, BackwardHeads) {
 
 TEST(Fault07_FarStrides, BackwardPackedTokens) {
   for (const std::string& kernel : usable_kernels_of(Pass::kBackward)) {
-    const Case c = in_a_dtype_of_its_kernel({.kernel = kernel,
-                                             .pass = Pass::kBackward,
-                                             .lens = {{3, 3}, {1, 1}},
-                                             .q_form = QForm::kPacked,
-                                             .k_form = KForm::kPacked});
+    const Case c = in_a_form_of_its_kernel({.kernel = kernel,
+                                            .pass = Pass::kBackward,
+                                            .lens = {{3, 3}, {1, 1}},
+                                            .q_form = QForm::kPacked,
+                                            .k_form = KForm::kPacked});
     expect_same_when_far(c, "dout", 0, kFar / 2);
   }
 }
 
 TEST(Fault07_FarStrides, PagesFarIntoTheCache) {
-  constexpr std::int64_t kPageElements = 16 * 64;
-  constexpr std::int64_t kPages = kFar / kPageElements + 8;
   for (const std::string& kernel : usable_kernels_of(Pass::kForward)) {
-    const Case c = in_a_dtype_of_its_kernel(
+    const Case c = in_a_form_of_its_kernel(
         {.kernel = kernel, .lens = {{1, 40}}, .k_form = KForm::kPaged, .page_size = 16});
+    const std::int64_t num_pages = kFar / (16 * c.headdim) + 8;
     BuiltCase near(c);
     BuiltCase far(c);
     std::vector<std::unique_ptr<SparseBuffer>> caches;
     for (const std::string_view name : {"k", "v"}) {
       const Operand& from = near.bench.at(name);
-      const TensorSpec spec = TensorSpec::contiguous(c.dtype, {kPages, 16, 1, 64});
+      const TensorSpec spec = TensorSpec::contiguous(c.dtype, {num_pages, 16, 1, c.headdim});
       caches.push_back(std::make_unique<SparseBuffer>(span_bytes(spec)));
       if (!caches.back()->mapped()) GTEST_SKIP() << "no address space for a cache of 4 GB or more";
       std::byte* data = caches.back()->last(span_bytes(spec));
       for (std::int64_t page = 0; page < 3; ++page) {
         for (std::int64_t row = 0; row < 16; ++row) {
-          for (std::int64_t d = 0; d < 64; ++d) {
+          for (std::int64_t d = 0; d < c.headdim; ++d) {
             const std::int64_t from_page = near.sequences[0].pages[static_cast<std::size_t>(page)];
-            store_element(spec.dtype, data, offset_of(spec, {kPages - 3 + page, row, 0, d}),
+            store_element(spec.dtype, data, offset_of(spec, {num_pages - 3 + page, row, 0, d}),
                           from.get({from_page, row, 0, d}));
           }
         }
@@ -161,7 +160,7 @@ TEST(Fault07_FarStrides, PagesFarIntoTheCache) {
       far.bench.tensors.*(from.info->input) = data;
     }
     for (std::int64_t page = 0; page < 3; ++page) {
-      far.bench.at("block_table").set({0, page}, static_cast<double>(kPages - 3 + page));
+      far.bench.at("block_table").set({0, page}, static_cast<double>(num_pages - 3 + page));
     }
     ASSERT_TRUE(near.run());
     const Status status = far.run();
