@@ -16,6 +16,7 @@ constexpr auto kKernels = std::to_array<const KernelEntry*>({
     &cuda::kPortableForward,
     &cuda::kPortableForwardFp32,
     &cuda::kHopperBackward,
+    &cuda::kHopperWideBackward,
     &cuda::kPortableBackward,
     &cuda::kPortableBackwardFp32,
     &cuda::kAppend,

@@ -30,6 +30,7 @@ extern const planner::KernelEntry kHopperWideForward;
 extern const planner::KernelEntry kPortableForward;
 extern const planner::KernelEntry kPortableForwardFp32;
 extern const planner::KernelEntry kHopperBackward;
+extern const planner::KernelEntry kHopperWideBackward;
 extern const planner::KernelEntry kPortableBackward;
 extern const planner::KernelEntry kPortableBackwardFp32;
 extern const planner::KernelEntry kAppend;

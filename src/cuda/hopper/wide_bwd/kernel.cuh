@@ -1,0 +1,185 @@
+// hopper_wide_bwd's products: a cluster of two blocks holds a tile of one side and streams what
+// meets it past it. Each block has a warpgroup that loads, one that computes scores or their
+// gradients, and one a gradient that sums.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/hopper/wide_bwd/load.cuh"
+#include "cuda/hopper/wide_bwd/scores.cuh"
+#include "cuda/hopper/wide_bwd/shared_memory.cuh"
+#include "cuda/hopper/wide_bwd/sums.cuh"
+#include "cuda/ptx/cluster.cuh"
+#include "cuda/ptx/warpgroup.cuh"
+
+namespace foveal::cuda::hopper::wide_bwd {
+
+/// One thread calls it.
+template <class Shape>
+FOVEAL_DEVICE void init_barriers(typename Shape::SharedMemory& smem, int rank) {
+  constexpr unsigned kWarps = 4;
+  ptx::mbarrier_init(address_of(smem.held_full), 1);
+  for (int half = 0; half < kHalves; ++half) {
+    const bool copies = Shape::halves().copier(rank, half) == rank;
+    const int blocks = copies ? __popc(Shape::halves().sharers(rank, half)) : 1;
+    for (int i = 0; i < Shape::halves().places(half); ++i) {
+      const int stage = Shape::halves().place(half, i).stage;
+      ptx::mbarrier_init(address_of(smem.streamed_full[stage]), 1);
+      ptx::mbarrier_init(address_of(smem.streamed_empty[stage]), 2 * kWarps * blocks);
+    }
+  }
+  ptx::mbarrier_init(address_of(smem.weights_in_full), 1);  // and the bytes
+  ptx::mbarrier_init(address_of(smem.weights_in_empty), kWarps);
+  ptx::mbarrier_init(address_of(smem.weights_full), kWarps);
+  ptx::mbarrier_init(address_of(smem.weights_empty), kWarps);
+  ptx::mbarrier_init(address_of(smem.gradients_full), rank % 2 == 0 ? 1 : kWarps);
+  ptx::mbarrier_init(address_of(smem.gradients_empty), 2 * kWarps);
+  ptx::fence_mbarrier_init();
+}
+
+/// Which tile the cluster has, and of which head: entry.b is -1 for none.
+struct ScheduledTile {
+  cuda::bwd::TileEntry entry;
+  int head;
+};
+template <Side kSide>
+FOVEAL_DEVICE ScheduledTile scheduled_tile(const WideArgs& args, std::uint32_t index) {
+  constexpr bool kKeys = kSide == Side::kKeys;
+  const TileOrder& order = kKeys ? args.keys : args.rows;
+  const auto& backward = args.backward;
+  const cuda::bwd::TileEntry* entries = kKeys ? backward.keys.entries : backward.rows.entries;
+  if (entries != nullptr) {
+    const auto blocks = static_cast<std::uint32_t>(order.blocks);
+    const bool listed = index % blocks < static_cast<std::uint32_t>(entries[0].b);
+    return {listed ? entries[1 + index % blocks] : cuda::bwd::TileEntry{-1, 0},
+            static_cast<int>(index / blocks)};
+  }
+  const DenseTile tile = dense_tile(order, index);
+  const int heads = kKeys ? backward.attention.nheads_k : backward.attention.nheads_q;
+  return {{tile.pair / heads, kKeys ? tile.block : order.blocks - 1 - tile.block},
+          tile.pair % heads};
+}
+
+/// The pairs of a cluster have the same streamed tiles, those that meet any of them. One thread
+/// calls it.
+template <class Shape>
+FOVEAL_DEVICE void describe_work(const WideArgs& args, TileWork& work, int rank) {
+  constexpr Side kSide = Shape::kSide;
+  constexpr bool kKeys = kSide == Side::kKeys;
+  constexpr int kHeld = Shape::kPlan.held_rows();
+  const cuda::bwd::BackwardArgs& backward = args.backward;
+  const ScheduledTile scheduled =
+      scheduled_tile<kSide>(args, blockIdx.x / Shape::kPlan.cluster_size());
+  work.tile.present = false;
+  if (scheduled.entry.b < 0) return;
+  work.tile = cuda::bwd::tile_of_entry<kSide, kHeld>(backward, scheduled.entry, scheduled.head);
+  work.blocks = cuda::bwd::streamed_blocks<kSide, kHeld, kTileRows>(work.tile);
+  work.tile.first += rank / 2 * kTileRows;
+  work.readable = kKeys ? work.tile.sequence.seeing_rows() : work.tile.sequence.seen_keys();
+  const int group = backward.attention.qhead_per_khead;
+  work.steps = (work.blocks.visit.max - work.blocks.visit.min) * (kKeys ? group : 1);
+  work.first_head = kKeys ? scheduled.head * group : scheduled.head / group;
+}
+
+/// No block leaves while another may still store to it or arrive at its barriers: each thread says
+/// when it does so no more, and waits for the others at its end. All lanes of a warp call them.
+FOVEAL_DEVICE void finish_exchange() {
+  __syncwarp();
+  __threadfence();  // arrivals at other blocks' barriers come first
+  ptx::cluster_arrive_relaxed();
+}
+FOVEAL_DEVICE void leave() {
+  __syncwarp();
+  ptx::cluster_wait();
+}
+
+template <class Shape>
+FOVEAL_DEVICE void sum_gradient(const WideArgs& args, typename Shape::SharedMemory& smem, int rank,
+                                int index) {
+  using cuda::bwd::key_rows;
+  typename Sum<Shape>::Sums sums;
+#pragma unroll
+  for (int i = 0; i < Sum<Shape>::kPieces * Sum<Shape>::kPiece / 2; ++i) {
+    sums[i / (Sum<Shape>::kPiece / 2)][i % (Sum<Shape>::kPiece / 2)] = 0.0f;
+  }
+  Sum<Shape>(smem, rank, index).add(sums);
+  finish_exchange();
+  const cuda::bwd::BackwardArgs& backward = args.backward;
+  const AttentionArgs& attention = backward.attention;
+  const cuda::bwd::HeldTile& tile = smem.work.tile;
+  const int column = rank % 2 * Shape::kTile.half();
+  const float scale = index == 0 ? attention.score.softmax_scale : 1.0f;
+  if constexpr (Shape::kSide == Side::kRows) {
+    const auto dq =
+        cuda::bwd::query_rows(backward.dq, {}, attention.headdim, tile.sequence, tile.head);
+    store_gradient<Shape>({dq, backward.dq_info, tile, column, scale}, sums);
+  } else {
+    const bool keys = index == 0;
+    const auto rows =
+        key_rows(keys ? backward.dk : backward.dv, {},
+                 keys ? attention.headdim : attention.headdim_v, tile.sequence, tile.head);
+    store_gradient<Shape>({rows, keys ? backward.dk_info : backward.dv_info, tile, column, scale},
+                          sums);
+  }
+}
+
+/// From what a block begins with to kRegisters a thread.
+template <Side kSide, int kRegisters>
+FOVEAL_DEVICE void set_registers() {
+  if constexpr (kRegisters < WideTile::launch_registers(kSide)) {
+    ptx::set_max_registers_lower<kRegisters>();
+  } else {
+    ptx::set_max_registers_higher<kRegisters>();
+  }
+}
+
+namespace {
+
+template <class Config, DType kDType, Side kSide>
+__global__ void __launch_bounds__(WideTile::num_threads(kSide), 1)
+    hopper_wide_bwd(const __grid_constant__ WideArgs args) {
+  using Shape = WideShape<Config, kDType, kSide>;
+  extern __shared__ __align__(1024) unsigned char shared[];
+  auto& smem = *reinterpret_cast<typename Shape::SharedMemory*>(shared);
+  const int warpgroup = uniform(static_cast<int>(threadIdx.x) / kGroupThreads);
+  const auto rank = static_cast<int>(ptx::cluster_ctarank());
+  if (threadIdx.x == 0) {
+    init_barriers<Shape>(smem, rank);
+    describe_work<Shape>(args, smem.work, rank);
+  }
+  __syncthreads();
+  ptx::cluster_arrive_relaxed();
+  ptx::cluster_wait();
+  if (!smem.work.tile.present) return;
+  if (warpgroup == 0) {
+    set_registers<kSide, WideTile::producer_registers()>();
+    if (threadIdx.x == 0 && smem.work.steps > 0) {
+      if (rank % 2 == 0) {
+        load_operands<Shape, 0>(args, smem, rank);
+      } else {
+        load_operands<Shape, 1>(args, smem, rank);
+      }
+    }
+    finish_exchange();
+    leave();
+  } else if (warpgroup == 1) {
+    set_registers<kSide, Shape::kPlan.score_registers>();
+    if (smem.work.steps > 0) {
+      if (rank % 2 == 0) {
+        Scores<Shape, 0>(args, smem, rank).compute();
+      } else {
+        Scores<Shape, 1>(args, smem, rank).compute();
+      }
+    }
+    finish_exchange();
+    leave();
+  } else {
+    set_registers<kSide, Shape::kPlan.sum_registers>();
+    sum_gradient<Shape>(args, smem, rank, kSide == Side::kRows ? 0 : warpgroup - 2);
+    leave();
+  }
+}
+
+}  // namespace
+
+}  // namespace foveal::cuda::hopper::wide_bwd

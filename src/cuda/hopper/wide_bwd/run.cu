@@ -1,0 +1,130 @@
+#include "cuda/hopper/wide_bwd/run.hpp"
+
+#include "cuda/device_rules.hpp"
+#include "cuda/hopper/wide_bwd/config.hpp"
+#include "cuda/hopper/wide_bwd/launch.hpp"
+#include "cuda/portable/bwd/passes.hpp"
+#include "cuda/portable/bwd/score_gradients.cuh"
+#include "plan/kernel_table.hpp"
+
+namespace foveal::cuda::hopper::wide_bwd {
+namespace {
+
+using planner::LaunchContext;
+
+constexpr std::size_t index_of(Part part) { return static_cast<std::size_t>(part); }
+
+bool is_aligned(const void* data) { return reinterpret_cast<std::uintptr_t>(data) % 16 == 0; }
+
+/// What strides could not tell: operands that the copy engine can't address.
+bool can_copy(const AttentionTensors& tensors) {
+  return is_aligned(tensors.q) && is_aligned(tensors.k) && is_aligned(tensors.v) &&
+         is_aligned(tensors.dout);
+}
+
+/// The plan says that this may come, and has the workspace for it.
+Status run_portable(const LaunchContext& context) {
+  FOVEAL_ASSIGN_OR_RETURN(device, device_from_name("sm_90"));
+  const planner::KernelConfig config =
+      kPortableBackward.configure(context.problem, context.geometry, device);
+  return kPortableBackward.launch({.problem = context.problem,
+                                   .geometry = context.geometry,
+                                   .config = config,
+                                   .tensors = context.tensors,
+                                   .workspace = context.workspace,
+                                   .stream = context.stream});
+}
+
+/// Of q and dout.
+Status describe_rows(const AttentionGeometry& geometry, const RowOperand& operand,
+                     std::int64_t columns, TensorMap& map) {
+  const RowStrides& strides = operand.strides;
+  return encode_tensor_map(
+      {.data = operand.data,
+       .extents = {columns, geometry.packed_q ? geometry.total_q : geometry.seqlen_q,
+                   geometry.nheads_q, geometry.packed_q ? 1 : geometry.batch},
+       .strides = {strides.row, strides.head, strides.batch},
+       .box_columns = wide_tile(geometry).half_layout().panel_columns(),
+       .box_rows = kTileRows},
+      map);
+}
+
+/// Of k and v.
+Status describe_keys(const AttentionGeometry& geometry, const KeyOperand& operand,
+                     std::int64_t columns, TensorMap& map) {
+  const algorithm::KvLayout& layout = operand.layout;
+  return encode_tensor_map(
+      {.data = operand.data,
+       .extents = {columns, geometry.packed_k ? geometry.total_k : geometry.seqlen_k,
+                   geometry.nheads_k, geometry.packed_k ? 1 : geometry.batch},
+       .strides = {layout.row_stride, layout.head_stride, layout.page_stride},
+       .box_columns = wide_tile(geometry).half_layout().panel_columns(),
+       .box_rows = kTileRows},
+      map);
+}
+
+Status make_args(const LaunchContext& context, WideArgs& args) {
+  const AttentionGeometry& geometry = context.geometry;
+  cuda::bwd::BackwardArgs& backward = args.backward;
+  backward = cuda::bwd::make_backward_args(context, context.problem.q.dtype);
+  backward.stats = context.workspace_part<float2>(index_of(Part::kStats));
+  if (geometry.packed_k) {
+    backward.keys.entries = context.workspace_part<cuda::bwd::TileEntry>(index_of(Part::kKeyTiles));
+  }
+  if (geometry.packed_q) {
+    backward.rows.entries = context.workspace_part<cuda::bwd::TileEntry>(index_of(Part::kRowTiles));
+  }
+  args.scale_log2 = geometry.softmax_scale * cuda::bwd::kLog2e;
+  args.keys = tile_order(geometry, Side::kKeys);
+  args.rows = tile_order(geometry, Side::kRows);
+  // Without rows or keys nothing is copied.
+  if (geometry.total_q * geometry.nheads_q == 0 || geometry.total_k == 0) return Status::ok();
+  FOVEAL_RETURN_IF_ERROR(describe_rows(geometry, backward.attention.q, geometry.headdim, args.q));
+  FOVEAL_RETURN_IF_ERROR(describe_rows(geometry, backward.dout, geometry.headdim_v, args.dout));
+  FOVEAL_RETURN_IF_ERROR(describe_keys(geometry, backward.attention.k, geometry.headdim, args.k));
+  return describe_keys(geometry, backward.attention.v, geometry.headdim_v, args.v);
+}
+
+/// The gradients of one side.
+template <class Config, Side kSide>
+Status launch_side(const LaunchContext& context, const WideArgs& args) {
+  const AttentionGeometry& geometry = context.geometry;
+  const std::int64_t heads = kSide == Side::kKeys ? geometry.nheads_k : geometry.nheads_q;
+  const std::int64_t tiles = num_tiles(geometry, kSide) * heads;
+  return context.problem.q.dtype == DType::kFloat16
+             ? launch_gradients<Config, DType::kFloat16, kSide>(args, tiles, context.stream)
+             : launch_gradients<Config, DType::kBFloat16, kSide>(args, tiles, context.stream);
+}
+
+template <class Config>
+Status launch_products(const LaunchContext& context, const WideArgs& args) {
+  const AttentionProblem& problem = context.problem;
+  if (problem.dk.present() || problem.dv.present()) {
+    FOVEAL_RETURN_IF_ERROR((launch_side<Config, Side::kKeys>(context, args)));
+  }
+  if (!problem.dq.present()) return Status::ok();
+  return launch_side<Config, Side::kRows>(context, args);
+}
+
+}  // namespace
+
+Status run(const LaunchContext& context) {
+  if (!can_copy(context.tensors)) return run_portable(context);
+  WideArgs args;
+  FOVEAL_RETURN_IF_ERROR(make_args(context, args));
+  const auto list = [&](Side side, Part part) {
+    const int held = wide_tile(context.geometry).plan(side).held_rows();
+    return cuda::bwd::list_tiles(context, args.backward, side, held, index_of(part));
+  };
+  FOVEAL_RETURN_IF_ERROR(cuda::bwd::compute_stats(context, args.backward));
+  FOVEAL_RETURN_IF_ERROR(list(Side::kKeys, Part::kKeyTiles));
+  FOVEAL_RETURN_IF_ERROR(list(Side::kRows, Part::kRowTiles));
+  if (wide_tile(context.geometry) == WideHdim384::tile) {
+    FOVEAL_RETURN_IF_ERROR(launch_products<WideHdim384>(context, args));
+  } else {
+    FOVEAL_RETURN_IF_ERROR(launch_products<WideHdim512>(context, args));
+  }
+  return cuda::bwd::sum_dsinks(context, args.backward);
+}
+
+}  // namespace foveal::cuda::hopper::wide_bwd
