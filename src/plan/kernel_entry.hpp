@@ -38,6 +38,9 @@ struct KernelConfig {
   std::string isa;  ///< CPU: the instruction set that its arithmetic runs on; empty: any.
   std::vector<WorkspacePart> workspace;  ///< In order; each begins at kWorkspaceAlignment.
   std::vector<std::string> notes;        ///< For explain.
+  /// Of the kernel that runs in this one's place where pointers are not as this one needs them,
+  /// which only the launch sees; at most one.
+  std::vector<KernelConfig> stand_in;
 
   [[nodiscard]] std::int64_t workspace_bytes() const;
   /// Offset of part `index` in the workspace, in bytes.

@@ -1,4 +1,5 @@
 // What hopper_fwd plans from shapes and a GPU's description, and what it refuses.
+#include <cmath>
 #include <cstdint>
 #include <string>
 
@@ -7,6 +8,7 @@
 #include <foveal/device.hpp>
 #include <foveal/plan.hpp>
 
+#include "cuda/hopper/forward_rules.hpp"
 #include "cuda/hopper/fwd/config.hpp"
 #include "plan/kernel_table.hpp"
 #include "support/scoped_environment.hpp"
@@ -75,12 +77,63 @@ TEST(HopperForwardPlan, BlocksShareTilesWhereThereAreMore) {
 
 TEST(HopperForwardPlan, HeadsShareTheCacheInEvenSections) {
   const auto section_of = [](const AttentionProblem& problem) {
-    return hopper::forward_schedule(problem, make_geometry(problem)).section;
+    return hopper::forward_schedule(problem, make_geometry(problem), h200().num_sms).section;
   };
   EXPECT_EQ(section_of(prefill(1, 16384, 16, 16)), 4);  // 8 MiB of keys and values a head
   EXPECT_EQ(section_of(prefill(1, 16384, 16, 4)), 16);  // a quarter of that
   EXPECT_EQ(section_of(prefill(1, 1024, 16, 16)), 16);
   EXPECT_EQ(section_of(prefill(1, 1 << 20, 3, 3)), 1);
+}
+
+TEST(HopperForwardPlan, RowsAreSpreadWhereTheLongestTileDecides) {
+  const auto is_spread = [](const AttentionProblem& problem) {
+    return hopper::forward_schedule(problem, make_geometry(problem), h200().num_sms).spread;
+  };
+  EXPECT_TRUE(is_spread(prefill(1, 1024, 16, 16)));
+  EXPECT_FALSE(is_spread(prefill(1, 2048, 16, 16))) << "256 tiles share 132 multiprocessors";
+  EXPECT_FALSE(is_spread(prefill(1, 128, 16, 16))) << "one tile a head";
+  AttentionProblem problem = prefill(1, 1024, 16, 16);
+  problem.causal = false;
+  EXPECT_FALSE(is_spread(problem)) << "all rows see as much";
+  problem.causal = true;
+  problem.window_size_left = 256;
+  problem.window_size_right = 0;
+  EXPECT_FALSE(is_spread(problem)) << "rows far apart share no keys";
+}
+
+TEST(HopperForwardPlan, LowScoresAreCappedByAPolynomial) {
+  const auto capped = [](const hopper::LowScores& low, double x) {
+    return x * (low.terms[0] + x * x * (low.terms[1] + x * x * low.terms[2]));
+  };
+  constexpr double kLog2E = 1.4426950408889634;
+  for (const double softcap : {0.5, 5.0, 30.0, 50.0, 1000.0}) {
+    for (const double scale : {0.01, 0.088, 1.0}) {
+      const hopper::LowScores low =
+          hopper::low_scores(static_cast<float>(scale), static_cast<float>(softcap));
+      ASSERT_LT(low.min, 0);
+      EXPECT_NEAR(low.min * scale / softcap, -0.75, 1e-5);
+      for (int i = 1; i <= 100; ++i) {
+        const double x = low.min * i / 100;
+        const double exact = softcap * kLog2E * std::tanh(scale * x / softcap);
+        EXPECT_NEAR(capped(low, x) / exact, 1, 3e-4) << softcap << " " << scale << " " << x;
+        EXPECT_LE(capped(low, -x), -x * low.slope_log2);
+      }
+      // Scores that are too high give weights above the limit.
+      for (const double beyond : {1.0, 1.5, 10.0, 1e4}) {
+        EXPECT_GT(capped(low, -low.min * beyond), low.max_log2 + hopper::kMaxSumLog2);
+      }
+    }
+  }
+  EXPECT_GT(hopper::low_scores(1.0f, 0.0f).min, 0) << "no softcap";
+  EXPECT_GT(hopper::low_scores(-1.0f, 30.0f).min, 0);
+  EXPECT_GT(hopper::low_scores(1e30f, 1e-3f).min, 0);
+}
+
+TEST(HopperForwardPlan, PlansWhatRunsOnOddPointers) {
+  const planner::KernelConfig config = configure(prefill(1, 128, 1, 1));
+  ASSERT_EQ(config.stand_in.size(), 1u);
+  EXPECT_EQ(config.stand_in.front().num_splits, 1);
+  EXPECT_EQ(config.stand_in.front().workspace_bytes(), 0);
 }
 
 TEST(HopperForwardPlan, CopiesWholeBlocksOrPartsOfPages) {
@@ -104,7 +157,7 @@ TEST(HopperForwardPlan, PackedTilesAreBounded) {
   problem.k = problem.v = TensorSpec::contiguous(DType::kFloat16, {1000, 4, 128});
   problem.cu_seqlens_q = problem.cu_seqlens_k = TensorSpec::contiguous(DType::kInt32, {8});
   const hopper::ForwardSchedule schedule =
-      hopper::forward_schedule(problem, make_geometry(problem));
+      hopper::forward_schedule(problem, make_geometry(problem), h200().num_sms);
   EXPECT_TRUE(schedule.packed);
   EXPECT_EQ(schedule.num_tiles, (1000 / 128 + 7) * 16);
 }

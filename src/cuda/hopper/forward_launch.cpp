@@ -5,6 +5,7 @@
 
 #if defined(FOVEAL_WITH_HOPPER)
 
+#include "cuda/hopper/forward_rules.hpp"
 #include "cuda/portable/decode/launch.hpp"
 #include "plan/kernel_table.hpp"
 
@@ -71,6 +72,7 @@ void set_options(const planner::LaunchContext& context, ForwardArgs& args) {
   args.window = {narrow(geometry.window.left), narrow(geometry.window.right)};
   args.scale_first = problem.softcap > 0 || !(geometry.softmax_scale > 0);
   args.scale_first_factor = geometry.softmax_scale / (problem.softcap > 0 ? problem.softcap : 1.0f);
+  args.low_scores = low_scores(geometry.softmax_scale, problem.softcap);
   const TensorSpec& out = problem.out;
   void* data = context.tensors.out;
   args.out_whole_units =
@@ -83,16 +85,11 @@ bool can_copy(const AttentionTensors& tensors) {
   return is_aligned(tensors.q, 16) && is_aligned(tensors.k, 16) && is_aligned(tensors.v, 16);
 }
 
-/// portable_fwd in one launch, which needs no workspace. The plan says that this may come.
-Status launch_portable(const planner::LaunchContext& context) {
-  AttentionProblem problem = context.problem;
-  problem.batch_invariant = true;  // no splits
-  FOVEAL_ASSIGN_OR_RETURN(device, device_from_name("sm_90"));
-  const planner::KernelConfig config =
-      kPortableForward.configure(problem, context.geometry, device);
-  return kPortableForward.launch({.problem = problem,
+/// portable_fwd, as the plan foresaw.
+Status launch_stand_in(const planner::LaunchContext& context) {
+  return kPortableForward.launch({.problem = context.problem,
                                   .geometry = context.geometry,
-                                  .config = config,
+                                  .config = context.config.stand_in.front(),
                                   .tensors = context.tensors,
                                   .workspace = nullptr,
                                   .stream = context.stream});
@@ -103,7 +100,7 @@ Status launch_portable(const planner::LaunchContext& context) {
 Status launch_tiles(const planner::LaunchContext& context, const ForwardSchedule& schedule,
                     const OperandBoxes& boxes, LaunchTiles launch_instance) {
   if (context.config.num_blocks == 0) return Status::ok();
-  if (!can_copy(context.tensors)) return launch_portable(context);
+  if (!can_copy(context.tensors)) return launch_stand_in(context);
   FOVEAL_ASSERT(launch_instance != nullptr);
   ForwardArgs args;
   args.attention = make_attention_args(context);

@@ -1,9 +1,13 @@
 #include "cuda/hopper/forward_rules.hpp"
 
+#include <cstddef>
+#include <iterator>
+
 #include "core/format.hpp"
 #include "core/integer.hpp"
 #include "cuda/device_rules.hpp"
 #include "cuda/hopper/device_rules.hpp"
+#include "plan/kernel_table.hpp"
 
 namespace foveal::cuda::hopper {
 namespace {
@@ -94,6 +98,15 @@ Status check_forward(const ForwardLimits& limits, const AttentionProblem& proble
   return check_counts(limits, problem, geometry);
 }
 
+void plan_stand_in(const AttentionProblem& problem, const AttentionGeometry& geometry,
+                   const DeviceInfo& device, planner::KernelConfig& config) {
+  AttentionProblem whole = problem;
+  whole.batch_invariant = true;  // no splits
+  config.stand_in.push_back(kPortableForward.configure(whole, geometry, device));
+  config.notes.push_back(
+      "where q, k or v does not begin at a multiple of 16 bytes, portable_fwd runs in its place");
+}
+
 ForwardSchedule schedule_tiles(const AttentionProblem& problem, const AttentionGeometry& geometry,
                                int tile_m) {
   ForwardSchedule schedule;
@@ -115,6 +128,29 @@ ForwardSchedule schedule_tiles(const AttentionProblem& problem, const AttentionG
   schedule.section = static_cast<std::int32_t>(ceil_div(pairs, sections));
   schedule.num_tiles = static_cast<std::int32_t>(schedule.m_blocks * pairs);
   return schedule;
+}
+
+LowScores low_scores(float softmax_scale, float softcap) {
+  // tanh(x) / x for |x| <= 0.75 as a polynomial in x^2; relative error 2.2e-4 (minimax). Beyond it
+  // the polynomial goes on rising and is above tanh.
+  constexpr double kMaxArgument = 0.75;
+  constexpr double kMaxTanh = 0.634;  // a little below tanh(0.75)
+  constexpr double kTerms[3] = {0.9997851998754242, -0.3262967197121722, 0.09735547757938319};
+  constexpr double kLog2E = 1.4426950408889634;
+  constexpr double kLeast = 1e-6;
+  constexpr double kMost = 1e6;
+  LowScores low;
+  const double scale = softmax_scale;
+  const double factor = scale / softcap;
+  if (!(softcap > 0) || !(factor >= kLeast && factor <= kMost)) return low;
+  low.min = static_cast<float>(-kMaxArgument / factor);
+  low.max_log2 = static_cast<float>(kMaxTanh * softcap * kLog2E - kMaxSumLog2);
+  low.slope_log2 = static_cast<float>(scale * kLog2E);
+  double power = scale * kLog2E;
+  for (std::size_t i = 0; i < std::size(kTerms); ++i, power *= factor * factor) {
+    low.terms[i] = static_cast<float>(kTerms[i] * power);
+  }
+  return low;
 }
 
 double predict_tiles(const AttentionProblem& problem, const AttentionGeometry& geometry,

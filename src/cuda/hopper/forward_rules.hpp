@@ -24,9 +24,17 @@ struct ForwardLimits {
 [[nodiscard]] Status check_forward(const ForwardLimits& limits, const AttentionProblem& problem,
                                    const AttentionGeometry& geometry, const DeviceInfo& device);
 
+/// Plans portable_fwd, in one launch and without a workspace, for operands that do not begin at a
+/// multiple of 16 bytes, and says so.
+void plan_stand_in(const AttentionProblem& problem, const AttentionGeometry& geometry,
+                   const DeviceInfo& device, planner::KernelConfig& config);
+
 /// How tiles of `tile_m` rows are numbered.
 [[nodiscard]] ForwardSchedule schedule_tiles(const AttentionProblem& problem,
                                              const AttentionGeometry& geometry, int tile_m);
+
+/// Nothing is low where there is no softcap, or where coefficients would leave fp32.
+[[nodiscard]] LowScores low_scores(float softmax_scale, float softcap);
 
 /// A tile, and how fast multiprocessors go through it.
 struct TileRate {

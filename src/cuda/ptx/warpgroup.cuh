@@ -11,6 +11,11 @@ FOVEAL_DEVICE void named_barrier_sync(int id, int threads) {
   asm volatile("bar.sync %0, %1;\n" ::"r"(id), "r"(threads) : "memory");
 }
 
+/// One of the arrivals that barrier `id` waits for; doesn't wait.
+FOVEAL_DEVICE void named_barrier_arrive(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;\n" ::"r"(id), "r"(threads) : "memory");
+}
+
 /// Registers a thread from here on: given back, or asked for (and waited for until others have
 /// given back enough). All warps of the warpgroup call it; multiples of 8.
 template <int kRegisters>

@@ -39,6 +39,7 @@ FOVEAL_DEVICE void hold_registers(float (&d)[kCount]) {
 /// d held is dropped. multiply_shared: a and b from shared memory, both with the 16 factors of an
 /// element of d adjacent (q and k). multiply_registers: a in registers, as 8x8 matrices in the
 /// order (top left, bottom left, top right, bottom right); b with the kN columns adjacent (v).
+/// multiply_by_rows: a in registers likewise; b with the 16 factors adjacent (k).
 template <class Element, int kN>
 struct Wgmma;
 
@@ -102,6 +103,16 @@ struct Wgmma;
                    "wgmma.mma_async.sync.aligned.m64n" #kN "k16.f32." text "." text               \
                    " {" FOVEAL_NAMES_##kN "}, {%" #r0 ", %" #r1 ", %" #r2 ", %" #r3 "}, %" #r4    \
                                           ", p, 1, 1, 1;\n}\n"                                    \
+                   : FOVEAL_PLACES_##kN                                                           \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));               \
+    }                                                                                             \
+    FOVEAL_DEVICE static void multiply_by_rows(float (&d)[kN / 2], const std::uint32_t (&a)[4],   \
+                                               std::uint64_t b, int add) {                        \
+      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #r5                                       \
+                   ", 0;\n"                                                                       \
+                   "wgmma.mma_async.sync.aligned.m64n" #kN "k16.f32." text "." text               \
+                   " {" FOVEAL_NAMES_##kN "}, {%" #r0 ", %" #r1 ", %" #r2 ", %" #r3 "}, %" #r4    \
+                                          ", p, 1, 1, 0;\n}\n"                                    \
                    : FOVEAL_PLACES_##kN                                                           \
                    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));               \
     }                                                                                             \

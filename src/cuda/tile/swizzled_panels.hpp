@@ -23,6 +23,12 @@ struct PanelLayout {
   [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int row_bytes() const { return 2 * panel_columns(); }
   [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int panel_bytes() const { return rows * row_bytes(); }
   [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int bytes() const { return panels() * panel_bytes(); }
+  /// Where the 8 elements of a row from column 8 unit on lie, in bytes.
+  [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int unit_offset(int row, int unit) const {
+    const int units = row_bytes() / 16;
+    const int place = unit % units ^ row * row_bytes() / 128 % units;
+    return unit / units * panel_bytes() + row * row_bytes() + 16 * place;
+  }
 };
 
 #if defined(__CUDACC__)

@@ -19,6 +19,25 @@ struct ForwardSchedule {
   std::int32_t section = 1;
   std::int32_t num_tiles = 0;  ///< Packed q: an upper bound.
   bool packed = false;
+  /// Dense q: a tile's consumers have rows from different parts of the sequence, so that tiles of a
+  /// causal mask are alike. Else they have adjacent ones.
+  bool spread = false;
+};
+
+/// A row's maximum is raised where a lane's weights of a block may add up to 2 to more than this.
+inline constexpr int kMaxSumLog2 = 8;
+
+/// softcap of scores that are well below the cap, without the special-function unit: a polynomial
+/// in place of tanh, everything that is constant multiplied into its coefficients.
+struct LowScores {
+  float min = 1.0f;  ///< Of q.k; > 0: no score is taken so.
+  /// Of a row's maximum in the exponent's unit, so that scores too high for the polynomial have
+  /// weights above the limit.
+  float max_log2 = 0.0f;
+  float slope_log2 = 0.0f;  ///< A score above 0 in the exponent's unit is at most q.k times this.
+  /// A score in the exponent's unit is x (terms[0] + terms[1] x^2 + terms[2] x^4), with x = q.k.
+  float terms[3] = {};
+  std::int32_t none = 0;  ///< 0, of which the compiler knows nothing.
 };
 
 struct ForwardArgs {
@@ -35,6 +54,7 @@ struct ForwardArgs {
   std::int32_t box_rows = 0;  ///< Keys that one copy brings: a whole block, or a part of a page.
   bool scale_first = false;   ///< The scale can't be taken into the exponent: softcap, or not > 0.
   float scale_first_factor = 0;  ///< softmax_scale, over softcap where there is one.
+  LowScores low_scores;
   bool out_whole_units = false;  ///< Out's rows are whole aligned units of 16 bytes.
   bool out_in_pairs = false;     ///< Two adjacent elements of out can be stored at once.
 };

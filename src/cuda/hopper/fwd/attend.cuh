@@ -8,6 +8,7 @@
 #include "cuda/hopper/fwd/epilogue.cuh"
 #include "cuda/hopper/fwd/shared_memory.cuh"
 #include "cuda/hopper/fwd/softmax.cuh"
+#include "cuda/hopper/fwd/weigh.cuh"
 #include "cuda/ptx/mbarrier.cuh"
 #include "cuda/ptx/opaque.cuh"
 #include "cuda/ptx/shared_memory.cuh"
@@ -26,19 +27,25 @@ FOVEAL_DEVICE void release(std::uint64_t& empty) {
 
 /// Starts s = q . k^T.
 template <class Shape>
-FOVEAL_DEVICE void start_scores(float (&s)[Shape::kTile.n / 2], std::uint32_t q, std::uint32_t k,
-                                int group) {
+FOVEAL_DEVICE void start_scores(float (&s)[Shape::kTile.n / 2], const Queries<Shape>& queries,
+                                std::uint32_t k) {
+  using Multiply = ptx::Wgmma<typename Shape::Element, Shape::kTile.n>;
+  std::uint32_t q = queries.rows;
   // The descriptors of wide q fill more registers than a loop has to keep them in.
-  if constexpr (Shape::kTile.d > 128)
+  if constexpr (Shape::kTile.d > 128) {
     q = static_cast<std::uint32_t>(ptx::opaque(static_cast<int>(q)));
-  const PanelOperand<Shape::kQLayout> queries(q, group * kWarpgroupRows);
+  }
+  const PanelOperand<Shape::kQLayout> rows(q, 0);
   const PanelOperand<Shape::kKLayout> keys(k, 0);
   ptx::hold_registers(s);
   ptx::wgmma_fence();
 #pragma unroll
-  for (int step = 0; step < Shape::kTile.d / 16; ++step) {
-    ptx::Wgmma<typename Shape::Element, Shape::kTile.n>::multiply_shared(
-        s, queries.columns(step), keys.columns(step), step > 0);
+  for (int step = 0; step < Queries<Shape>::kSteps; ++step) {
+    if constexpr (Queries<Shape>::kInRegisters) {
+      Multiply::multiply_by_rows(s, queries.fragments[step], keys.columns(step), step > 0);
+    } else {
+      Multiply::multiply_shared(s, rows.columns(step), keys.columns(step), step > 0);
+    }
   }
   ptx::wgmma_commit();
 }
@@ -79,6 +86,10 @@ FOVEAL_DEVICE void clear_unseen_values(const WorkTile& work, std::uint32_t v,
   ptx::named_barrier_sync(1 + group, kWarpgroupThreads);  // 0 is __syncthreads
 }
 
+/// The same value, known to be alike in a warp: what is computed from it is in uniform registers,
+/// as the descriptors of wgmma have to be.
+FOVEAL_DEVICE std::uint32_t alike(std::uint32_t value) { return __shfl_sync(~0u, value, 0); }
+
 template <class Shape>
 class Consumer {
  public:
@@ -87,49 +98,52 @@ class Consumer {
   static constexpr ForwardTile kTile = Shape::kTile;
 
   FOVEAL_DEVICE Consumer(const ForwardArgs& args, SharedMemory& smem, int group)
-      : args_(args), smem_(smem), group_(group) {
-    factor_log2_ = args.scale_first ? kLog2E : args.attention.score.softmax_scale * kLog2E;
+      : args_(args), smem_(smem), group_(group), weigher_(args) {
+    if (group == kTile.num_consumers() - 1) pass_turn();
   }
 
-  FOVEAL_DEVICE void attend(const WorkTile& work, std::uint32_t q_parity) {
+  FOVEAL_DEVICE void attend(const WorkTile& work, const WorkRows& rows, std::uint32_t q_parity) {
     float acc[kTile.d / 2];
     RowStates state;
     state.clear();
-    ptx::mbarrier_wait(address_of(smem_.q_full), q_parity);
-    if (work.n_min < work.n_max) {
-      attend_keys(work, acc, state);
+    ptx::mbarrier_wait(address_of(smem_.q_full[group_]), q_parity);
+    if (rows.n_min < rows.n_max) {
+      pass_over(work.n_max - rows.n_max, true);
+      attend_keys(work, rows, acc, state);
+      pass_over(rows.n_min - work.n_min, true);
     } else {
       clear(acc);
-      release(smem_.q_empty);
+      release(smem_.q_empty[group_]);
+      pass_over(work.n_max - work.n_min, false);
     }
-    store_tile<Element>(args_, work, acc, state, first_row(work));
+    const auto thread = static_cast<std::int32_t>(ptx::thread_index_anew()) % kWarpgroupThreads;
+    const std::int32_t row = rows.row_min + thread / 32 * 16 + thread % 32 / 4;
+    store_tile<Element>(args_, work, acc, state, {row, rows.row_max});
   }
 
  private:
-  FOVEAL_DEVICE std::int32_t first_row(const WorkTile& work) const {
-    const auto thread = static_cast<std::int32_t>(ptx::thread_index_anew()) % kWarpgroupThreads;
-    return work.row_min + group_ * kWarpgroupRows + thread / 32 * 16 + thread % 32 / 4;
-  }
-
-  FOVEAL_DEVICE void attend_keys(const WorkTile& work, float (&acc)[kTile.d / 2],
-                                 RowStates& state) {
-    const std::uint32_t q = address_of(smem_.q);
-    const std::int32_t n_min = work.n_min;
-    const std::int32_t full_min = work.full_min;
-    const std::int32_t full_max = work.full_max;
-    std::int32_t n_block = work.n_max - 1;
+  FOVEAL_DEVICE void attend_keys(const WorkTile& work, const WorkRows& rows,
+                                 float (&acc)[kTile.d / 2], RowStates& state) {
+    const std::int32_t n_min = rows.n_min;
+    const std::int32_t full_min = rows.full_min;
+    const std::int32_t full_max = rows.full_max;
+    std::int32_t n_block = rows.n_max - 1;
     bool masked = n_block >= full_max || n_block < full_min;
-    bool first = true;
     float s[kTile.n / 2];
     WeightSteps<Shape> p;
+    Queries<Shape> queries;
+    take_queries(queries);
+    const auto block = [&] {
+      return ScoreBlock<Shape>{
+          work, rows, queries, address_of(smem_.k[blocks_.slot()]), n_block * kTile.n, masked};
+    };
 
     ptx::mbarrier_wait(address_of(smem_.k_full[blocks_.slot()]), blocks_.parity());
-    start_scores<Shape>(s, q, address_of(smem_.k[blocks_.slot()]), group_);
+    start_scores<Shape>(s, queries, address_of(smem_.k[blocks_.slot()]));
     ptx::wgmma_wait<0>();
     ptx::hold_registers(s);
-    release(smem_.k_empty[blocks_.slot()]);
-    blocks_.advance();
-    weigh(work, s, state, n_block, masked);
+    free_keys();
+    weigher_.begin(block(), s, state);
     clear(acc);  // only now: the first scores then have these registers
     Rescale rescale{{1.0f, 1.0f}, false};
 
@@ -139,9 +153,8 @@ class Consumer {
     for (;;) {
       ptx::wgmma_wait<0>();
       ptx::hold_registers(acc);
-      if (!first) release(smem_.v_empty[blocks_.before().before().slot()]);
-      first = false;
-      if (rescale.any) {
+      if (n_block + 1 < rows.n_max) release(smem_.v_empty[blocks_.before().before().slot()]);
+      if (is_needed(rescale)) {
 #pragma unroll
         for (int i = 0; i < kTile.d / 2; ++i) acc[i] *= rescale.factor[i / 2 % 2];
       }
@@ -150,21 +163,77 @@ class Consumer {
       const bool before_masked = masked;
       masked = n_block >= full_max || n_block < full_min;
       ptx::mbarrier_wait(address_of(smem_.k_full[blocks_.slot()]), blocks_.parity());
-      start_scores<Shape>(s, q, address_of(smem_.k[blocks_.slot()]), group_);
+      take_turn();
+      start_scores<Shape>(s, queries, address_of(smem_.k[blocks_.slot()]));
       const std::uint32_t v = acquire_values(work, n_block + 1, before_masked);
       start_values<Shape>(acc, p, v);
       ptx::wgmma_wait<1>();
       ptx::hold_registers(s);
-      release(smem_.k_empty[blocks_.slot()]);
-      blocks_.advance();
-      rescale = weigh(work, s, state, n_block, masked);
+      pass_turn();
+      rescale = weigher_.next(block(), s, state, before_masked);
+      free_keys();  // only now: scores may have been needed once more
     }
-    release(smem_.q_empty);
+    release(smem_.q_empty[group_]);
     const std::uint32_t v = acquire_values(work, n_block + 1, masked);
     start_values<Shape>(acc, p, v);
     ptx::wgmma_wait<0>();
     ptx::hold_registers(acc);
     release(smem_.v_empty[blocks_.before().slot()]);
+  }
+
+  FOVEAL_DEVICE void take_queries(Queries<Shape>& queries) const {
+    constexpr int kRowsBytes = kWarpgroupRows * Shape::kQLayout.row_bytes();
+    queries.rows = address_of(smem_.q) + static_cast<std::uint32_t>(group_ * kRowsBytes);
+    if constexpr (Queries<Shape>::kInRegisters) {
+#pragma unroll
+      for (int step = 0; step < Queries<Shape>::kSteps; ++step) {
+        queries.load_fragment(queries.fragments[step], step);
+      }
+    }
+  }
+
+  FOVEAL_DEVICE void free_keys() {
+    release(smem_.k_empty[blocks_.slot()]);
+    blocks_.advance();
+    blocks_.count = alike(blocks_.count);
+  }
+
+  /// Consumers begin a round's products one after the other, and so are out of step: while one
+  /// weighs, another multiplies. All have as many turns in a tile: a round each of its blocks but
+  /// one.
+  FOVEAL_DEVICE void take_turn() const {
+    if constexpr (kTile.in_turn) {
+      ptx::named_barrier_sync(kFirstTurn + group_, 2 * kWarpgroupThreads);
+    }
+  }
+  FOVEAL_DEVICE void pass_turn() const {
+    if constexpr (kTile.in_turn) {
+      const int next = group_ + 1 < kTile.num_consumers() ? group_ + 1 : 0;
+      ptx::named_barrier_arrive(kFirstTurn + next, 2 * kWarpgroupThreads);
+    }
+  }
+
+  /// Key blocks that other consumers' rows see and these don't. `attends`: it has others.
+  FOVEAL_DEVICE void pass_over(std::int32_t count, bool attends) {
+#pragma unroll 1
+    for (; count > 0; --count) {
+      if (attends || count > 1) {
+        take_turn();
+        pass_turn();
+      }
+      const int slot = blocks_.slot();
+      ptx::mbarrier_wait(address_of(smem_.k_full[slot]), blocks_.parity());
+      release(smem_.k_empty[slot]);
+      ptx::mbarrier_wait(address_of(smem_.v_full[slot]), blocks_.parity());
+      release(smem_.v_empty[slot]);
+      blocks_.advance();
+    }
+  }
+
+  /// Three consumers have no register to remember it.
+  FOVEAL_DEVICE static bool is_needed(const Rescale& rescale) {
+    if constexpr (kTile.num_consumers() < 3) return rescale.any;
+    return __any_sync(~0u, rescale.factor[0] != 1.0f || rescale.factor[1] != 1.0f) != 0;
   }
 
   FOVEAL_DEVICE static void clear(float (&acc)[kTile.d / 2]) {
@@ -182,23 +251,12 @@ class Consumer {
     return v;
   }
 
-  /// Scores of a block become weights.
-  FOVEAL_DEVICE Rescale weigh(const WorkTile& work, float (&s)[kTile.n / 2], RowStates& state,
-                              std::int32_t n_block, bool masked) const {
-    if (args_.scale_first) scale_and_cap(s, args_);
-    if (masked) {
-      const auto lane = static_cast<std::int32_t>(ptx::thread_index_anew()) % 4;
-      mask_scores(s, work.mask, first_row(work), n_block * kTile.n + 2 * lane);
-    }
-    const Rescale rescale = move_maxima(state, lane_maxima(s), factor_log2_);
-    exponentiate(s, state, factor_log2_);
-    return rescale;
-  }
+  static constexpr int kFirstTurn = 8;  ///< Named barriers, one a consumer.
 
   const ForwardArgs& args_;
   SharedMemory& smem_;
   int group_;
-  float factor_log2_;
+  Weigher<Shape> weigher_;
   RingPlace<Shape::kStages> blocks_;  ///< Of k; v is a block behind.
 };
 
@@ -211,7 +269,7 @@ FOVEAL_DEVICE void attend(const ForwardArgs& args, typename Shape::SharedMemory&
     ptx::mbarrier_wait(address_of(smem.work_full[at.slot()]), at.parity());
     const WorkTile& work = smem.work[at.slot()];
     if (!work.found) return;
-    consumer.attend(work, at.count % 2);
+    consumer.attend(work, smem.rows[at.slot()][group], at.count % 2);
     __syncwarp();  // all lanes have read it
     release(smem.work_empty[at.slot()]);
     at.advance();

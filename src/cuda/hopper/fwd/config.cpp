@@ -38,22 +38,29 @@ std::int64_t keys_of_box(const AttentionGeometry& geometry) {
   return geometry.paged() ? std::gcd(n, geometry.page_size) : n;
 }
 
-ForwardSchedule forward_schedule(const AttentionProblem& problem,
-                                 const AttentionGeometry& geometry) {
-  return schedule_tiles(problem, geometry, forward_tile(geometry).m);
+ForwardSchedule forward_schedule(const AttentionProblem& problem, const AttentionGeometry& geometry,
+                                 std::int64_t num_blocks) {
+  ForwardSchedule schedule = schedule_tiles(problem, geometry, forward_tile(geometry).m);
+  // Where each tile has a block of its own, the longest ends last: with all its rows from the end
+  // of a causal sequence it is twice as long as others.
+  const algorithm::Window& window = geometry.window;
+  const bool later_rows_see_more =
+      window.left >= geometry.seqlen_k && window.right < geometry.seqlen_k;
+  schedule.spread = !schedule.packed && schedule.m_blocks > 1 && schedule.num_tiles <= num_blocks &&
+                    later_rows_see_more;
+  return schedule;
 }
 
 KernelConfig configure_forward(const AttentionProblem& problem, const AttentionGeometry& geometry,
                                const DeviceInfo& device) {
   const ForwardTile& tile = forward_tile(geometry);
-  const std::int64_t tiles = forward_schedule(problem, geometry).num_tiles;
+  const std::int64_t tiles = forward_schedule(problem, geometry, device.num_sms).num_tiles;
   KernelConfig config;
   config.tile = {.m = tile.m, .n = tile.n};
   config.num_stages = tile.num_stages;
   config.num_threads = tile.num_threads();
   config.num_blocks = min_of<std::int64_t>(tiles, device.num_sms);
-  config.notes.push_back(
-      "where q, k or v does not begin at a multiple of 16 bytes, portable_fwd runs in its place");
+  plan_stand_in(problem, geometry, device, config);
   if (tiles > config.num_blocks) config.workspace = {{"tiles begun", 8}};
   return config;
 }
@@ -64,7 +71,7 @@ double predict_forward(const AttentionProblem& problem, const AttentionGeometry&
   return predict_tiles(
       problem, geometry,
       {.m = tile.m, .n = tile.n, .d = tile.d, .compute_share = compute_share(tile)},
-      forward_schedule(problem, geometry).num_tiles, config, device);
+      forward_schedule(problem, geometry, device.num_sms).num_tiles, config, device);
 }
 
 }  // namespace foveal::cuda::hopper

@@ -18,9 +18,11 @@ inline constexpr std::int64_t kMaxHeaddim = 256;
 /// Keys that one copy brings: a block, or as many as lie in one page of it.
 [[nodiscard]] std::int64_t keys_of_box(const AttentionGeometry& geometry);
 
-/// How the tiles of a launch are numbered.
+/// How the tiles of a launch are numbered that as many blocks share, or one each if there are
+/// fewer.
 [[nodiscard]] ForwardSchedule forward_schedule(const AttentionProblem& problem,
-                                               const AttentionGeometry& geometry);
+                                               const AttentionGeometry& geometry,
+                                               std::int64_t num_blocks);
 
 [[nodiscard]] planner::KernelConfig configure_forward(const AttentionProblem& problem,
                                                       const AttentionGeometry& geometry,

@@ -63,9 +63,10 @@ Status launch(const planner::LaunchContext& context) {
   const ForwardTile& tile = forward_tile(context.geometry);
   const CopyBox keys{tile.k_layout().panel_columns(),
                      static_cast<std::int32_t>(keys_of_box(context.geometry))};
-  return launch_tiles(context, forward_schedule(context.problem, context.geometry),
-                      {.q = {tile.q_layout().panel_columns(), tile.m}, .k = keys, .v = keys},
-                      launch_of(tile, context.problem.q.dtype));
+  return launch_tiles(
+      context, forward_schedule(context.problem, context.geometry, context.config.num_blocks),
+      {.q = {tile.q_layout().panel_columns(), kWarpgroupRows}, .k = keys, .v = keys},
+      launch_of(tile, context.problem.q.dtype));
 }
 
 constexpr auto kLaunch = &launch;

@@ -98,19 +98,25 @@ FOVEAL_DEVICE void store_pairs(const ForwardArgs& args, std::int64_t offset, int
   }
 }
 
-/// `row` is the thread's first row, row + 8 its second. The accumulators are of out's columns from
+/// A thread's rows: `first` and first + 8, where they are below `end`.
+struct ThreadRows {
+  std::int32_t first;
+  std::int32_t end;
+};
+
+/// The accumulators are of out's columns from
 /// `first_column` on.
 template <class Element, int kCount>
 FOVEAL_DEVICE void store_tile(const ForwardArgs& args, const WorkTile& work,
-                              const float (&acc)[kCount], const RowStates& state, std::int32_t row,
+                              const float (&acc)[kCount], const RowStates& state, ThreadRows rows,
                               int first_column = 0) {
   const int width = args.attention.headdim_v - first_column;
   const RowOperand& out = args.attention.out;
   const RowValues& lse = args.attention.lse;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const std::int32_t r = row + 8 * half;
-    const bool stored = r < work.row_max;
+    const std::int32_t r = rows.first + 8 * half;
+    const bool stored = r < rows.end;
     const float sum = quad_sum(state.sum[half]);
     const FinishedRow finished = finish_row(args, work, r, state.max_log2[half], sum);
     const std::int64_t offset =

@@ -52,20 +52,24 @@ FOVEAL_DEVICE void load_keys(const TensorMap& map, std::uint32_t to, std::uint32
   }
 }
 
+/// A lane brings the rows of a consumer.
 template <class Shape>
 FOVEAL_DEVICE void load_queries(const ForwardArgs& args, typename Shape::SharedMemory& smem,
-                                const WorkTile& work, std::uint32_t parity, int lane) {
+                                const RingPlace<kWorkSlots>& at, int lane) {
   constexpr PanelLayout kLayout = Shape::kQLayout;
-  if (lane != 0) return;
-  const std::uint32_t full = address_of(smem.q_full);
-  ptx::mbarrier_wait(address_of(smem.q_empty), parity ^ 1);
-  ptx::mbarrier_arrive_expect_tx(full, kLayout.bytes());
+  constexpr int kRowsBytes = kWarpgroupRows * kLayout.row_bytes();
+  if (lane >= Shape::kConsumers) return;
+  const std::uint32_t full = address_of(smem.q_full[lane]);
+  ptx::mbarrier_wait(address_of(smem.q_empty[lane]), at.count % 2 ^ 1);
+  ptx::mbarrier_arrive_expect_tx(full, kLayout.panels() * kRowsBytes);
+  const WorkTile& work = smem.work[at.slot()];
+  const std::uint32_t to = address_of(smem.q) + static_cast<std::uint32_t>(lane * kRowsBytes);
+  const std::int32_t row = work.q_begin + smem.rows[at.slot()][lane].row_min;
   const std::int32_t sequence = args.schedule.packed ? 0 : work.b;
 #pragma unroll
   for (int panel = 0; panel < kLayout.panels(); ++panel) {
-    ptx::tma_load_4d(address_of(smem.q) + panel * kLayout.panel_bytes(), &args.q, full,
-                     panel * kLayout.panel_columns(), work.q_begin + work.row_min, work.head,
-                     sequence);
+    ptx::tma_load_4d(to + panel * kLayout.panel_bytes(), &args.q, full,
+                     panel * kLayout.panel_columns(), row, work.head, sequence);
   }
 }
 
@@ -91,7 +95,7 @@ FOVEAL_DEVICE void load(const ForwardArgs& args, typename Shape::SharedMemory& s
     };
     if (n_block - n_min < kDealAhead) want_next();
     if (n_block < n_min) {
-      load_queries<Shape>(args, smem, work, at.count % 2, lane);
+      load_queries<Shape>(args, smem, at, lane);
     } else {
       const std::int32_t head_k = work.head / args.attention.qhead_per_khead;
       const auto load_k = [&](const RingPlace<Shape::kStages>& to, const KeyBox& box) {
@@ -106,7 +110,7 @@ FOVEAL_DEVICE void load(const ForwardArgs& args, typename Shape::SharedMemory& s
       };
       KeyBox box = find_box(args, work, n_block * Shape::kTile.n + lane * args.box_rows);
       load_k(place, box);  // before q, whose place is free later
-      load_queries<Shape>(args, smem, work, at.count % 2, lane);
+      load_queries<Shape>(args, smem, at, lane);
 #pragma unroll 1
       while (--n_block >= n_min) {
         const RingPlace<Shape::kStages> before = place;

@@ -28,6 +28,17 @@ struct WorkTile {
   std::int32_t full_max;
 };
 
+/// The rows of a tile that one consumer attends, and the key blocks that they see; none where they
+/// see no key.
+struct WorkRows {
+  std::int32_t row_min;
+  std::int32_t row_max;
+  std::int32_t n_min;
+  std::int32_t n_max;
+  std::int32_t full_min;
+  std::int32_t full_max;
+};
+
 /// Tiles that the producer may be ahead of the consumers.
 inline constexpr int kWorkSlots = 2;
 
@@ -36,6 +47,7 @@ struct ForwardShape {
   static constexpr ForwardTile kTile = Config::tile;
   using Element = ElementOf<kDType>;
   static constexpr int kStages = kTile.num_stages;
+  static constexpr int kConsumers = kTile.num_consumers();
   static constexpr PanelLayout kQLayout = kTile.q_layout();
   static constexpr PanelLayout kKLayout = kTile.k_layout();
 
@@ -44,12 +56,13 @@ struct ForwardShape {
     unsigned char q[kQLayout.bytes()];
     unsigned char k[kStages][kKLayout.bytes()];
     unsigned char v[kStages][kKLayout.bytes()];
-    std::uint64_t q_full, q_empty;
+    std::uint64_t q_full[kConsumers], q_empty[kConsumers];
     std::uint64_t k_full[kStages], k_empty[kStages];
     std::uint64_t v_full[kStages], v_empty[kStages];
     std::uint64_t work_full[kWorkSlots], work_empty[kWorkSlots];
     std::uint64_t next_wanted;
     WorkTile work[kWorkSlots];
+    WorkRows rows[kWorkSlots][kConsumers];
   };
   static_assert(sizeof(SharedMemory) == kTile.shared_bytes());
 };

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 
 #include "algorithm/online_softmax.hpp"
 #include "cuda/hopper/fwd/args.hpp"
@@ -22,6 +23,9 @@ inline constexpr float kLn2 = 0.6931471805599453f;
 /// is far from the overflow of fp16.
 inline constexpr float kMaxSlackLog2 = 8.0f;
 
+/// The maximum of a row that has no key so far: below any score, and -inf minus it is -inf.
+inline constexpr float kNoKey = -std::numeric_limits<float>::max();
+
 struct RowStates {
   float max_log2[2];  ///< What is subtracted from a row's scores, in the exponent's unit.
   float sum[2];       ///< Of the lane's own weights.
@@ -29,9 +33,13 @@ struct RowStates {
   FOVEAL_DEVICE void clear() {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      max_log2[half] = algorithm::kNegativeInfinity;
+      max_log2[half] = kNoKey;
       sum[half] = 0.0f;
     }
+  }
+  /// Whether all rows of the warp have a key; alike in its lanes.
+  FOVEAL_DEVICE bool have_begun() const {
+    return __all_sync(~0u, max_log2[0] != kNoKey && max_log2[1] != kNoKey) != 0;
   }
 };
 
@@ -109,7 +117,7 @@ FOVEAL_DEVICE Rescale move_maxima(RowStates& state, float2 lane_max, float facto
   bool exceeds = false;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    // From -inf any number is infinitely far; -inf is not above itself.
+    // From kNoKey any number is too far, but -inf.
     exceeds |= max[half] * factor_log2 - state.max_log2[half] > kMaxSlackLog2;
   }
   Rescale rescale{{1.0f, 1.0f}, __any_sync(~0u, exceeds) != 0};
@@ -125,24 +133,30 @@ FOVEAL_DEVICE Rescale move_maxima(RowStates& state, float2 lane_max, float facto
   return rescale;
 }
 
+/// A row's scores become weights; the lane's sum of them.
+template <int kCount>
+FOVEAL_DEVICE float exponentiate_row(float (&s)[kCount], int half, float factor_log2,
+                                     float max_log2) {
+  float even = 0.0f;
+  float odd = 0.0f;
+#pragma unroll
+  for (int j = 0; j < kCount / 4; ++j) {
+    float& x = s[4 * j + 2 * half];
+    float& y = s[4 * j + 2 * half + 1];
+    x = ptx::exp2_approx(x * factor_log2 - max_log2);
+    y = ptx::exp2_approx(y * factor_log2 - max_log2);
+    even += x;
+    odd += y;
+  }
+  return even + odd;
+}
+
 /// Scores become weights.
 template <int kCount>
 FOVEAL_DEVICE void exponentiate(float (&s)[kCount], RowStates& state, float factor_log2) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const float offset = algorithm::softmax_offset(state.max_log2[half]);
-    float even = 0.0f;
-    float odd = 0.0f;
-#pragma unroll
-    for (int j = 0; j < kCount / 4; ++j) {
-      float& x = s[4 * j + 2 * half];
-      float& y = s[4 * j + 2 * half + 1];
-      x = ptx::exp2_approx(x * factor_log2 - offset);
-      y = ptx::exp2_approx(y * factor_log2 - offset);
-      even += x;
-      odd += y;
-    }
-    state.sum[half] += even + odd;
+    state.sum[half] += exponentiate_row(s, half, factor_log2, state.max_log2[half]);
   }
 }
 

@@ -17,12 +17,19 @@ struct ForwardTile {
   int n = 0;           ///< Keys of a block.
   int d = 0;           ///< Columns of k and v; narrower heads are padded by the copy engine.
   int num_stages = 2;  ///< Blocks of k, and of v, in shared memory.
+  bool q_in_registers = false;
+  bool in_turn = false;  ///< Consumers begin their products one after the other.
 
   [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int num_consumers() const {
     return m / kWarpgroupRows;
   }
   [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int num_threads() const {
     return (num_consumers() + 1) * kWarpgroupThreads;
+  }
+  /// Whether a consumer has the registers to compute scores once more: it then looks at weights in
+  /// place of scores to find out whether a row's maximum must be raised.
+  [[nodiscard]] FOVEAL_HOST_DEVICE constexpr bool recovers_scores() const {
+    return num_consumers() == 2;
   }
   /// Registers a thread after setmaxnreg. 512 x 128: what a multiprocessor has over threads.
   [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int producer_registers() const {
@@ -44,19 +51,20 @@ struct ForwardTile {
     const int registers = producer_registers() + num_consumers() * consumer_registers();
     return m % kWarpgroupRows == 0 && (num_consumers() == 2 || num_consumers() == 3) &&
            n % 16 == 0 && n <= 256 && d % 32 == 0 && d <= 256 && registers <= 512 &&
-           shared_bytes() <= 227 * 1024;
+           shared_bytes() <= 227 * 1024 && (!q_in_registers || recovers_scores());
   }
   bool operator==(const ForwardTile&) const = default;
 };
 
 struct ForwardHdim64 {
-  static constexpr ForwardTile tile{.m = 192, .n = 128, .d = 64};
+  static constexpr ForwardTile tile{.m = 192, .n = 128, .d = 64, .in_turn = true};
 };
 struct ForwardHdim96 {
   static constexpr ForwardTile tile{.m = 192, .n = 112, .d = 96};
 };
 struct ForwardHdim128 {
-  static constexpr ForwardTile tile{.m = 128, .n = 128, .d = 128};
+  static constexpr ForwardTile tile{
+      .m = 128, .n = 128, .d = 128, .q_in_registers = true, .in_turn = true};
 };
 struct ForwardHdim192 {
   static constexpr ForwardTile tile{.m = 128, .n = 112, .d = 192};

@@ -170,11 +170,12 @@ class TileDealer {
 
 /// The key blocks that some of the rows see, and those that all of them see wholly:
 /// algorithm::n_block_range in 32 bits, for which the warp has registers.
-template <class Shape>
-FOVEAL_DEVICE void fill_key_blocks(WorkTile& work, algorithm::BasicRange<std::int32_t> rows) {
+template <class Shape, class Work>
+FOVEAL_DEVICE void fill_key_blocks(const BasicMask<std::int32_t>& mask,
+                                   algorithm::BasicRange<std::int32_t> rows, Work& work) {
   constexpr std::int32_t kKeys = Shape::kTile.n;
-  const algorithm::BasicRange<std::int32_t> some = work.mask.keys_of_rows(rows);
-  const algorithm::BasicRange<std::int32_t> every = work.mask.keys_of_every_row(rows);
+  const algorithm::BasicRange<std::int32_t> some = mask.keys_of_rows(rows);
+  const algorithm::BasicRange<std::int32_t> every = mask.keys_of_every_row(rows);
   work.n_min = some.empty() ? 0 : some.min / kKeys;
   work.n_max = some.empty() ? 0 : ceil_div(some.max, kKeys);
   work.full_min = every.empty() ? work.n_max : max_of(work.n_min, ceil_div(every.min, kKeys));
@@ -195,31 +196,7 @@ FOVEAL_DEVICE void fill_work(const ForwardArgs& args, const TilePlace& tile, Wor
   work.row_max = min_of(work.row_min + Shape::kTile.m, lengths.capacity_q);
   const algorithm::BasicRange<std::int32_t> rows{work.row_min,
                                                  min_of(work.row_max, lengths.seqlen_q)};
-  fill_key_blocks<Shape>(work, rows);
-}
-
-/// All lanes of the dealing warp call it: publishes tile after tile, each when the loading warp
-/// wants it, and in the end that there are no more. Asked for earlier, a tile would wait behind a
-/// long one while other blocks have nothing to do.
-template <class Shape>
-FOVEAL_DEVICE void deal(const ForwardArgs& args, typename Shape::SharedMemory& smem) {
-  TileDealer dealer(args);
-  RingPlace<kWorkSlots> at;
-  for (bool found = true; found; at.advance()) {
-    if (at.count > 0) {
-      ptx::mbarrier_wait(address_of(smem.next_wanted), at.count % 2 ^ 1);
-    }
-    TilePlace tile;
-    found = dealer.next(tile);
-    if (threadIdx.x % 32 == 0) {
-      ptx::mbarrier_wait(address_of(smem.work_empty[at.slot()]), at.parity() ^ 1);
-      WorkTile& work = smem.work[at.slot()];
-      work.found = found;
-      if (found) fill_work<Shape>(args, tile, work);
-      ptx::mbarrier_arrive(address_of(smem.work_full[at.slot()]));
-    }
-    __syncwarp();
-  }
+  fill_key_blocks<Shape>(work.mask, rows, work);
 }
 
 }  // namespace foveal::cuda::hopper

@@ -38,7 +38,8 @@ class WideConsumer {
       wait_for_queries(q_parity);
       release(smem_.q_empty);
     }
-    store_tile<Element>(args_, work, acc, state, first_row(work), rank_ * kTile.columns());
+    store_tile<Element>(args_, work, acc, state, {first_row(work), work.row_max},
+                        rank_ * kTile.columns());
   }
 
  private:

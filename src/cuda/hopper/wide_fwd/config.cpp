@@ -69,8 +69,7 @@ KernelConfig configure_forward(const AttentionProblem& problem, const AttentionG
       min_of(tiles, max_of<std::int64_t>(device.num_sms / kClusterSize, 1));
   config.num_blocks = clusters * kClusterSize;
   config.cluster_size = kClusterSize;
-  config.notes.push_back(
-      "where q, k or v does not begin at a multiple of 16 bytes, portable_fwd runs in its place");
+  plan_stand_in(problem, geometry, device, config);
   if (tiles > clusters) config.workspace = {{"tiles begun", 8}};
   return config;
 }
