@@ -201,10 +201,23 @@ TEST(HopperBackwardPlan, EveryTileOfKeysComesOnceTheFirstOfAHeadFirst) {
     const bwd::KeyTileOrder order{.blocks = 6, .pairs = 8, .section = section};
     std::vector<std::int32_t> next(8, 0);
     for (std::uint32_t index = 0; index < 48; ++index) {
-      const bwd::DenseKeyTile tile = bwd::dense_key_tile(order, index);
+      const bwd::KeyTilePlace tile = bwd::key_tile_place(order, index);
       ASSERT_EQ(tile.block, next.at(static_cast<std::size_t>(tile.pair))++);
     }
     for (const std::int32_t count : next) EXPECT_EQ(count, 6);
+  }
+}
+
+// The heads of a section end together: a short last section would leave multiprocessors idle.
+TEST(HopperBackwardPlan, SectionsAreAlike) {
+  for (const std::int64_t nheads : {1, 7, 32, 33}) {
+    AttentionProblem p = dense_problem(4096);
+    for (TensorSpec* spec : {&p.q, &p.k, &p.v, &p.out, &p.dout, &p.dq, &p.dk, &p.dv}) {
+      *spec = TensorSpec::contiguous(DType::kBFloat16, {1, 4096, nheads, 128});
+    }
+    const std::int32_t section = bwd::key_tile_order(make_geometry(p)).section;
+    const std::int64_t last = nheads - (nheads - 1) / section * section;
+    EXPECT_GE(last + (nheads - 1) / section, section) << nheads;
   }
 }
 

@@ -21,6 +21,9 @@ struct LaunchShape {
   int shared_bytes = 0;
   int cluster_size = 1;
   void* stream = nullptr;
+  /// May begin while the launch before it in the stream still runs; the kernel waits for that
+  /// itself (ptx/grid_order.cuh).
+  bool overlaps_before = false;
 };
 
 /// Remembers on which devices a kernel may already have all of a block's shared memory. One a
@@ -67,12 +70,17 @@ template <class Args>
   config.blockDim = dim3(static_cast<unsigned>(shape.num_threads));
   config.dynamicSmemBytes = static_cast<std::size_t>(shape.shared_bytes);
   config.stream = static_cast<cudaStream_t>(shape.stream);
-  cudaLaunchAttribute cluster{};
+  cudaLaunchAttribute attributes[2] = {};
+  config.attrs = attributes;
   if (shape.cluster_size > 1) {
+    cudaLaunchAttribute& cluster = attributes[config.numAttrs++];
     cluster.id = cudaLaunchAttributeClusterDimension;
     cluster.val.clusterDim = {static_cast<unsigned>(shape.cluster_size), 1, 1};
-    config.attrs = &cluster;
-    config.numAttrs = 1;
+  }
+  if (shape.overlaps_before) {
+    cudaLaunchAttribute& overlap = attributes[config.numAttrs++];
+    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    overlap.val.programmaticStreamSerializationAllowed = 1;
   }
   const cudaError_t error = cudaLaunchKernelEx(&config, kernel, args);
   if (error != cudaSuccess) cudaGetLastError();  // the next launch must not find it

@@ -104,19 +104,21 @@ std::int64_t key_tiles(const AttentionGeometry& geometry) {
 }
 
 KeyTileOrder key_tile_order(const AttentionGeometry& geometry) {
-  if (geometry.packed_k) return {.blocks = static_cast<std::int32_t>(key_tiles(geometry))};
   const BackwardTile& tile = backward_tile(geometry);
-  const std::int64_t pairs = geometry.batch * geometry.nheads_k;
-  const std::int64_t rows = geometry.packed_q
-                                ? geometry.total_q / max_of<std::int64_t>(geometry.batch, 1)
-                                : geometry.seqlen_q;
+  const std::int64_t batch = max_of<std::int64_t>(geometry.batch, 1);
+  const std::int64_t pairs = (geometry.packed_k ? 1 : geometry.batch) * geometry.nheads_k;
+  const std::int64_t rows = geometry.packed_q ? geometry.total_q / batch : geometry.seqlen_q;
   // q and dout in 16 bits, dq's sums in 32.
   const std::int64_t bytes = rows * geometry.qhead_per_khead * tile.d * 8;
   const std::int64_t section = clamp_to<std::int64_t>(
       kSectionBytes / max_of<std::int64_t>(bytes, 1), 1, max_of<std::int64_t>(pairs, 1));
-  return {.blocks = static_cast<std::int32_t>(ceil_div<std::int64_t>(geometry.seqlen_k, tile.n)),
+  // All alike: a last section of few heads would end with long tiles on few multiprocessors.
+  const std::int64_t sections = max_of<std::int64_t>(ceil_div(pairs, section), 1);
+  const std::int64_t blocks =
+      geometry.packed_k ? key_tiles(geometry) : ceil_div<std::int64_t>(geometry.seqlen_k, tile.n);
+  return {.blocks = static_cast<std::int32_t>(blocks),
           .pairs = static_cast<std::int32_t>(pairs),
-          .section = static_cast<std::int32_t>(section)};
+          .section = static_cast<std::int32_t>(max_of<std::int64_t>(ceil_div(pairs, sections), 1))};
 }
 
 Status supports(const AttentionProblem& problem, const AttentionGeometry& geometry,

@@ -7,6 +7,7 @@
 #include "cuda/hopper/bwd/tile_config.hpp"
 #include "cuda/portable/bwd/epilogue.cuh"
 #include "cuda/portable/bwd/held_tile.cuh"
+#include "cuda/ptx/grid_order.cuh"
 
 namespace foveal::cuda::hopper::bwd {
 
@@ -44,6 +45,7 @@ template <class Config>
 static __global__ void __launch_bounds__(kConvertThreads)
     convert_dq_kernel(const __grid_constant__ GradientArgs args) {
   constexpr BackwardTile kTile = Config::tile;
+  ptx::wait_for_grid_before();
   const cuda::bwd::BackwardArgs& backward = args.backward;
   const auto heads = static_cast<std::uint32_t>(backward.attention.nheads_q);
   const auto head = static_cast<int>(blockIdx.x % heads);

@@ -10,6 +10,7 @@
 #include "cuda/hopper/bwd/load.cuh"
 #include "cuda/hopper/bwd/shared_memory.cuh"
 #include "cuda/ptx/cluster.cuh"
+#include "cuda/ptx/grid_order.cuh"
 #include "cuda/ptx/warpgroup.cuh"
 
 namespace foveal::cuda::hopper::bwd {
@@ -41,18 +42,14 @@ struct KeyTile {
   int head;
 };
 FOVEAL_DEVICE KeyTile find_key_tile(const GradientArgs& args) {
-  const KeyTileOrder& order = args.order;
-  const auto blocks = static_cast<std::uint32_t>(order.blocks);
+  const KeyTilePlace place = key_tile_place(args.order, blockIdx.x);
   const cuda::bwd::TileEntry* entries = args.backward.keys.entries;
-  if (entries != nullptr) {
-    const std::uint32_t index = blockIdx.x % blocks;
-    const bool listed = index < static_cast<std::uint32_t>(entries[0].b);
-    return {listed ? entries[1 + index] : cuda::bwd::TileEntry{-1, 0},
-            static_cast<int>(blockIdx.x / blocks)};
+  if (entries == nullptr) {
+    const int heads = args.backward.attention.nheads_k;
+    return {{place.pair / heads, place.block}, place.pair % heads};
   }
-  const DenseKeyTile tile = dense_key_tile(order, blockIdx.x);
-  const int heads = args.backward.attention.nheads_k;
-  return {{tile.pair / heads, tile.block}, tile.pair % heads};
+  if (place.block >= entries[0].b) return {{-1, 0}, 0};
+  return {entries[1 + place.block], place.pair};
 }
 
 /// A side of the window in 32 bits: beyond any length it is unbounded.
@@ -124,6 +121,8 @@ __global__ void __launch_bounds__(Config::tile.num_threads(), 1)
   const int warpgroup = uniform(static_cast<int>(threadIdx.x) / kGroupThreads);
   if (threadIdx.x == 0) {
     init_barriers<Shape>(smem);
+    ptx::start_grid_after();
+    ptx::wait_for_grid_before();
     describe_work<Shape>(args, smem.work);
   }
   __syncthreads();

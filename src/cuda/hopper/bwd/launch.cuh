@@ -14,7 +14,8 @@ Status launch_gradients(const GradientArgs& args, std::int64_t num_blocks, void*
                        {.num_blocks = num_blocks,
                         .num_threads = Config::tile.num_threads(),
                         .shared_bytes = Config::tile.shared_bytes(),
-                        .stream = stream},
+                        .stream = stream,
+                        .overlaps_before = true},
                        grant);
 }
 

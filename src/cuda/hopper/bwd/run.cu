@@ -4,6 +4,7 @@
 #include "cuda/hopper/bwd/config.hpp"
 #include "cuda/hopper/bwd/convert.cuh"
 #include "cuda/hopper/bwd/launch.hpp"
+#include "cuda/hopper/bwd/prepare.cuh"
 #include "cuda/portable/bwd/passes.hpp"
 #include "cuda/portable/bwd/score_gradients.cuh"
 #include "cuda/runtime/launch_kernel.hpp"
@@ -103,11 +104,39 @@ Status make_args(const LaunchContext& context, GradientArgs& args) {
   return describe_keys(geometry, backward.attention.v, geometry.headdim_v, args.v);
 }
 
+ClearedPart cleared_part(const LaunchContext& context, Part part) {
+  const std::int64_t bytes = context.config.workspace[index_of(part)].bytes;
+  return {context.workspace_part<uint4>(index_of(part)), bytes / 16};
+}
+
+Status launch_preparation(const LaunchContext& context, const GradientArgs& args) {
+  static SharedMemoryGrant grant;
+  const BackwardTile& tile = backward_tile(context.geometry);
+  const auto list = [&](cuda::bwd::Side side, int held, Part part) {
+    return cuda::bwd::make_list_args(context, args.backward, side, held, index_of(part));
+  };
+  const PrepareArgs prepare{
+      .stats = cuda::bwd::make_stats_args(context, args.backward),
+      .keys = list(cuda::bwd::Side::kKeys, tile.n, Part::kKeyTiles),
+      .rows = list(cuda::bwd::Side::kRows, tile.m, Part::kRowTiles),
+      .dq_sums = cleared_part(context, Part::kDqSums),
+  };
+  return launch_kernel(
+      "lse, delta and zeroes", prepare_kernel, prepare,
+      {.num_blocks = max_of<std::int64_t>(cuda::bwd::stats_blocks(context, prepare.stats), 1),
+       .num_threads = cuda::bwd::kRowThreads,
+       .stream = context.stream},
+      grant);
+}
+
 template <class Config>
 Status launch_conversion_of(const GradientArgs& args, std::int64_t num_blocks, void* stream) {
   static SharedMemoryGrant grant;
   return launch_kernel("conversion of dq", convert_dq_kernel<Config>, args,
-                       {.num_blocks = num_blocks, .num_threads = kConvertThreads, .stream = stream},
+                       {.num_blocks = num_blocks,
+                        .num_threads = kConvertThreads,
+                        .stream = stream,
+                        .overlaps_before = true},
                        grant);
 }
 
@@ -132,20 +161,8 @@ Status run(const LaunchContext& context) {
   if (!can_copy(context.tensors)) return run_portable(context);
   GradientArgs args;
   FOVEAL_RETURN_IF_ERROR(make_args(context, args));
-  const BackwardTile& tile = backward_tile(context.geometry);
-  const auto side = [&](cuda::bwd::Side which, int held, Part part) {
-    return cuda::bwd::list_tiles(context, args.backward, which, held, index_of(part));
-  };
-  FOVEAL_RETURN_IF_ERROR(cuda::bwd::compute_stats(context, args.backward));
-  FOVEAL_RETURN_IF_ERROR(to_status(
-      cudaMemsetAsync(
-          args.backward.dq_sums, 0,
-          static_cast<std::size_t>(context.config.workspace[index_of(Part::kDqSums)].bytes),
-          static_cast<cudaStream_t>(context.stream)),
-      "clearing dq"));
-  FOVEAL_RETURN_IF_ERROR(side(cuda::bwd::Side::kKeys, tile.n, Part::kKeyTiles));
-  FOVEAL_RETURN_IF_ERROR(side(cuda::bwd::Side::kRows, tile.m, Part::kRowTiles));
-  if (tile == BackwardHdim64::tile) {
+  FOVEAL_RETURN_IF_ERROR(launch_preparation(context, args));
+  if (backward_tile(context.geometry) == BackwardHdim64::tile) {
     FOVEAL_RETURN_IF_ERROR(launch_products<BackwardHdim64>(context, args));
   } else {
     FOVEAL_RETURN_IF_ERROR(launch_products<BackwardHdim128>(context, args));

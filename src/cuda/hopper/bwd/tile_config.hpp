@@ -81,22 +81,22 @@ static_assert(BackwardHdim64::tile.is_possible() && BackwardHdim128::tile.is_pos
          column % 2;
 }
 
-/// In which order blocks take tiles of keys. Dense k: sections of (sequence, KV head) pairs, as
-/// many as share the L2 cache with their rows; within one, tile by tile from the first, the longest
-/// under a causal mask. Packed k: head by head, the tiles as they are listed.
+/// In which order blocks take tiles of keys: sections of pairs of a sequence (packed k: of all
+/// together) and a KV head; within a section tile by tile from the first, the longest under a
+/// causal mask. A tile never comes before another of its pair that has fewer keys before it.
 struct KeyTileOrder {
-  std::int32_t blocks = 0;   ///< Dense: tiles of a sequence. Packed: at most so many are listed.
-  std::int32_t pairs = 0;    ///< Dense: of sequences and KV heads.
-  std::int32_t section = 1;  ///< Dense: pairs.
+  std::int32_t blocks = 0;  ///< Tiles of a pair. Packed: at most so many are listed.
+  std::int32_t pairs = 0;
+  std::int32_t section = 1;  ///< Pairs.
 };
 
-struct DenseKeyTile {
-  std::int32_t pair;   ///< Sequence and KV head.
-  std::int32_t block;  ///< Tile of keys.
+struct KeyTilePlace {
+  std::int32_t pair;
+  std::int32_t block;  ///< Tile of keys of the sequence. Packed: its number in the list.
 };
 
-/// The tile that comes `index`-th where k is dense.
-[[nodiscard]] FOVEAL_HOST_DEVICE constexpr DenseKeyTile dense_key_tile(const KeyTileOrder& order,
+/// The tile that comes `index`-th.
+[[nodiscard]] FOVEAL_HOST_DEVICE constexpr KeyTilePlace key_tile_place(const KeyTileOrder& order,
                                                                        std::uint32_t index) {
   const auto blocks = static_cast<std::uint32_t>(order.blocks);
   const auto section = static_cast<std::uint32_t>(order.section);

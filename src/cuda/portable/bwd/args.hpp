@@ -65,6 +65,23 @@ struct BackwardArgs {
   }
 };
 
+/// Of the pass that computes lse and delta.
+struct StatsArgs {
+  BackwardArgs backward;
+  bool whole_units = false;  ///< out and dout are aligned, adjacent, of whole units of 8.
+  int lanes = 32;            ///< That share a row: a power of two, 8 columns each at a time.
+};
+
+/// Of the pass that lists the tiles of packed sequences.
+struct ListArgs {
+  algorithm::SeqlenSource lengths;
+  std::int32_t batch = 0;
+  std::int32_t held = 0;  ///< Rows of a tile.
+  Side side = Side::kKeys;
+  TileEntry* entries = nullptr;  ///< Null: nothing is packed.
+  std::int32_t max_entries = 0;
+};
+
 /// Of dbias, in its own shape.
 struct DbiasArgs {
   BackwardArgs backward;

@@ -78,8 +78,7 @@ BackwardArgs make_backward_args(const LaunchContext& context, DType products) {
   return args;
 }
 
-Status compute_stats(const LaunchContext& context, const BackwardArgs& args) {
-  static SharedMemoryGrant grant;
+StatsArgs make_stats_args(const LaunchContext& context, const BackwardArgs& args) {
   const AttentionProblem& problem = context.problem;
   const auto in_eights = [&](const TensorSpec& spec, const void* data) {
     return in_whole_units(spec, data, spec.dtype) && context.geometry.headdim_v % 8 == 0;
@@ -88,26 +87,41 @@ Status compute_stats(const LaunchContext& context, const BackwardArgs& args) {
                             in_eights(problem.dout, context.tensors.dout)};
   stats.lanes = 1;
   while (stats.lanes < 32 && 8 * stats.lanes < context.geometry.headdim_v) stats.lanes *= 2;
+  return stats;
+}
+
+std::int64_t stats_blocks(const LaunchContext& context, const StatsArgs& args) {
   const std::int64_t rows = context.geometry.total_q * context.geometry.nheads_q;
-  return launch_kernel(
-      "lse and delta", stats_kernel, stats,
-      {.num_blocks = min_of(ceil_div<std::int64_t>(rows, kRowThreads / stats.lanes), kMaxRowBlocks),
-       .num_threads = kRowThreads,
-       .stream = context.stream},
-      grant);
+  return min_of(ceil_div<std::int64_t>(rows, kRowThreads / args.lanes), kMaxRowBlocks);
+}
+
+Status compute_stats(const LaunchContext& context, const BackwardArgs& args) {
+  static SharedMemoryGrant grant;
+  const StatsArgs stats = make_stats_args(context, args);
+  return launch_kernel("lse and delta", stats_kernel, stats,
+                       {.num_blocks = stats_blocks(context, stats),
+                        .num_threads = kRowThreads,
+                        .stream = context.stream},
+                       grant);
+}
+
+ListArgs make_list_args(const LaunchContext& context, const BackwardArgs& args, Side side, int held,
+                        std::size_t part) {
+  const std::int64_t bytes = context.config.workspace[part].bytes;
+  if (bytes == 0) return {};
+  return {.lengths = args.attention.lengths,
+          .batch = args.attention.batch,
+          .held = held,
+          .side = side,
+          .entries = context.workspace_part<TileEntry>(part),
+          .max_entries = static_cast<std::int32_t>(bytes / 8 - 1)};
 }
 
 Status list_tiles(const LaunchContext& context, const BackwardArgs& args, Side side, int held,
                   std::size_t part) {
   static SharedMemoryGrant grant;
-  const std::int64_t bytes = context.config.workspace[part].bytes;
-  if (bytes == 0) return Status::ok();
-  const ListArgs list{.lengths = args.attention.lengths,
-                      .batch = args.attention.batch,
-                      .held = held,
-                      .side = side,
-                      .entries = context.workspace_part<TileEntry>(part),
-                      .max_entries = static_cast<std::int32_t>(bytes / 8 - 1)};
+  const ListArgs list = make_list_args(context, args, side, held, part);
+  if (list.entries == nullptr) return Status::ok();
   return launch_kernel("list of tiles", list_tiles_kernel, list,
                        {.num_blocks = 1, .num_threads = kRowThreads, .stream = context.stream},
                        grant);

@@ -15,8 +15,20 @@ namespace foveal::cuda::bwd {
 [[nodiscard]] BackwardArgs make_backward_args(const planner::LaunchContext& context,
                                               DType products);
 
+/// What the pass over lse, out and dout reads, and its blocks.
+[[nodiscard]] StatsArgs make_stats_args(const planner::LaunchContext& context,
+                                        const BackwardArgs& args);
+[[nodiscard]] std::int64_t stats_blocks(const planner::LaunchContext& context,
+                                        const StatsArgs& args);
+
 /// args.stats from lse, out and dout.
 [[nodiscard]] Status compute_stats(const planner::LaunchContext& context, const BackwardArgs& args);
+
+/// What the list of the tiles of `held` rows of one side needs: no entries where part `part` of the
+/// workspace has no bytes.
+[[nodiscard]] ListArgs make_list_args(const planner::LaunchContext& context,
+                                      const BackwardArgs& args, Side side, int held,
+                                      std::size_t part);
 
 /// The tiles of `held` rows of one side into part `part` of the workspace, where that has bytes.
 [[nodiscard]] Status list_tiles(const planner::LaunchContext& context, const BackwardArgs& args,

@@ -38,12 +38,6 @@ FOVEAL_DEVICE float as_multiplied(DType dtype, float value) {
   }
 }
 
-struct StatsArgs {
-  BackwardArgs backward;
-  bool whole_units = false;  ///< out and dout are aligned, adjacent, of whole units of 8.
-  int lanes = 32;            ///< That share a row: a power of two, 8 columns each at a time.
-};
-
 /// A row and head as one of a warp's groups of lanes has it.
 struct StatsRow {
   RowPlace at;
@@ -85,9 +79,8 @@ FOVEAL_DEVICE float lane_dot(const StatsArgs& stats_args, const StatsRow& of) {
 
 /// stats = (lse in log2 units, delta - dlse), a group of lanes a row and head. A row that saw
 /// nothing has lse = +inf here: its weights become 0. Heads of one row lie side by side in most
-/// layouts.
-static __global__ void __launch_bounds__(kRowThreads)
-    stats_kernel(const __grid_constant__ StatsArgs stats_args) {
+/// layouts. All threads of all blocks call it, of kRowThreads each.
+FOVEAL_DEVICE void compute_stats(const StatsArgs& stats_args) {
   const BackwardArgs& args = stats_args.backward;
   const AttentionArgs& a = args.attention;
   const std::int64_t count = args.total_q * a.nheads_q;
@@ -117,6 +110,11 @@ static __global__ void __launch_bounds__(kRowThreads)
     args.stats[of.head * args.total_q + of.row] = {
         saw_nothing ? -algorithm::kNegativeInfinity : lse * kLog2e, saw_nothing ? 0.0f : sum};
   }
+}
+
+static __global__ void __launch_bounds__(kRowThreads)
+    stats_kernel(const __grid_constant__ StatsArgs args) {
+  compute_stats(args);
 }
 
 /// dq = softmax_scale * sums of 16 columns of a row and head.
@@ -189,19 +187,9 @@ static __global__ void __launch_bounds__(kRowThreads)
   if (thread == 0) dsinks_args.dsinks[head * dsinks_args.stride] = static_cast<float>(sums[0]);
 }
 
-struct ListArgs {
-  algorithm::SeqlenSource lengths;
-  std::int32_t batch = 0;
-  std::int32_t held = 0;  ///< Rows of a tile.
-  Side side = Side::kKeys;
-  TileEntry* entries = nullptr;
-  std::int32_t max_entries = 0;
-};
-
 /// entries[0].b = the number of tiles; entries[1 ...]: the sequences in turn, each with its longest
-/// tiles first under a causal mask. One block.
-static __global__ void __launch_bounds__(kRowThreads)
-    list_tiles_kernel(const __grid_constant__ ListArgs args) {
+/// tiles first under a causal mask. All threads of one block call it.
+FOVEAL_DEVICE void list_tiles(const ListArgs& args) {
   __shared__ int first_entry[kRowThreads];
   const auto thread = static_cast<int>(threadIdx.x);
   int listed = 0;
@@ -235,6 +223,11 @@ static __global__ void __launch_bounds__(kRowThreads)
     __syncthreads();
   }
   if (thread == 0) args.entries[0] = {min_of(listed, args.max_entries), 0};
+}
+
+static __global__ void __launch_bounds__(kRowThreads)
+    list_tiles_kernel(const __grid_constant__ ListArgs args) {
+  list_tiles(args);
 }
 
 }  // namespace foveal::cuda::bwd
