@@ -67,15 +67,15 @@ TEST(HopperBackwardPlan, RunsOnHopperAlone) {
   EXPECT_TRUE(cuda::kHopperBackward.usable(gpu_of(90)));
 }
 
-TEST(HopperBackwardPlan, TakesHeadsUpTo128) {
+TEST(HopperBackwardPlan, TakesHeadsUpTo256) {
   for (const DType dtype : {DType::kFloat16, DType::kBFloat16}) {
-    for (std::int64_t headdim = 8; headdim <= 128; headdim += 8) {
+    for (std::int64_t headdim = 8; headdim <= 256; headdim += 8) {
       const AttentionProblem p = dense_problem(100, headdim, dtype);
       ASSERT_TRUE(bwd::supports(p, make_geometry(p), gpu_of(90))) << headdim;
       ASSERT_GE(bwd::backward_tile(make_geometry(p)).d, headdim);
     }
   }
-  EXPECT_EQ(refusal(dense_problem(100, 136)), "headdim 136: hopper_bwd takes at most 128");
+  EXPECT_EQ(refusal(dense_problem(100, 264)), "headdim 264: hopper_bwd takes at most 256");
 }
 
 TEST(HopperBackwardPlan, RefusesOtherTypes) {
@@ -152,7 +152,7 @@ TEST(HopperBackwardPlan, WorkspaceHasRoomForPortableBackward) {
   const auto device = device_from_name("sm_90");
   ASSERT_TRUE(device);
   std::vector<AttentionProblem> problems = {packed_problem(1000, 7), packed_problem(3, 40)};
-  for (const std::int64_t headdim : {8, 64, 72, 128}) {
+  for (const std::int64_t headdim : {8, 64, 72, 128, 136, 192, 256}) {
     for (const std::int64_t seqlen : {1, 63, 64, 1000}) {
       problems.push_back(dense_problem(seqlen, headdim));
     }
@@ -165,7 +165,8 @@ TEST(HopperBackwardPlan, WorkspaceHasRoomForPortableBackward) {
 }
 
 TEST(HopperBackwardPlan, EveryElementOfDqHasAPlaceOfItsOwn) {
-  for (const bwd::BackwardTile& tile : {bwd::BackwardHdim64::tile, bwd::BackwardHdim128::tile}) {
+  for (const bwd::BackwardTile& tile : {bwd::BackwardHdim64::tile, bwd::BackwardHdim128::tile,
+                                        bwd::BackwardHdim192::tile, bwd::BackwardHdim256::tile}) {
     std::vector<int> elements(static_cast<std::size_t>(tile.dq_floats()), 0);
     for (int row = 0; row < tile.m; ++row) {
       for (int column = 0; column < tile.d; ++column) {
@@ -173,6 +174,33 @@ TEST(HopperBackwardPlan, EveryElementOfDqHasAPlaceOfItsOwn) {
       }
     }
     for (const int count : elements) ASSERT_EQ(count, 1);
+  }
+}
+
+// Wide heads: the copy engine adds the columns of one consumer of one block piece by piece.
+TEST(HopperBackwardPlan, PiecesOfDqLieOneAfterTheOther) {
+  for (const bwd::BackwardTile& tile : {bwd::BackwardHdim192::tile, bwd::BackwardHdim256::tile}) {
+    for (int row = 0; row < tile.m; ++row) {
+      for (int column = 0; column < tile.d; ++column) {
+        ASSERT_EQ(bwd::dq_place(tile, row, column) / tile.piece_floats(),
+                  column / bwd::kPieceColumns);
+      }
+    }
+    EXPECT_EQ(tile.dv_dq_columns() % bwd::kPieceColumns, 0);
+    EXPECT_EQ(tile.blocks * (tile.dv_dq_columns() + tile.dk_dq_columns()), tile.d);
+  }
+}
+
+TEST(HopperBackwardPlan, WideHeadsTakeClustersThatShareTheKeys) {
+  for (const std::int64_t headdim : {136, 192, 200, 256}) {
+    const AttentionProblem p = dense_problem(1000, headdim);
+    const bwd::BackwardTile& tile = bwd::backward_tile(make_geometry(p));
+    EXPECT_TRUE(tile.is_wide());
+    EXPECT_EQ(tile.d, headdim > 192 ? 256 : 192);
+    EXPECT_EQ(tile.blocks * tile.k_layout().rows, tile.n);
+    EXPECT_EQ(tile.blocks * tile.q_box_rows(), tile.m);
+    EXPECT_EQ(configure(p).num_threads, 512);
+    EXPECT_EQ(bwd::key_tiles(make_geometry(p)), 2 * 8) << "of 128 keys, 2 sequences";
   }
 }
 

@@ -17,4 +17,11 @@ FOVEAL_DEVICE void stmatrix_x4_trans(std::uint32_t address, const std::uint32_t 
       : "memory");
 }
 
+/// The same, not transposed: lanes 8i to 8i + 7 give the addresses of matrix i's rows.
+FOVEAL_DEVICE void stmatrix_x4(std::uint32_t address, const std::uint32_t (&r)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};\n" ::"r"(address),
+               "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+               : "memory");
+}
+
 }  // namespace foveal::cuda::ptx

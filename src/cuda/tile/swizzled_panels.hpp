@@ -48,7 +48,11 @@ class PanelOperand {
     return at(step / kSteps * kLayout.panel_bytes() + step % kSteps * 32);
   }
   /// Factors apart: rows 16 step to 16 step + 15, all columns.
-  FOVEAL_DEVICE std::uint64_t rows(int step) const { return at(step * 16 * kLayout.row_bytes()); }
+  FOVEAL_DEVICE std::uint64_t rows(int step) const { return rows(step, 0); }
+  /// The same from a panel on.
+  FOVEAL_DEVICE std::uint64_t rows(int step, int panel) const {
+    return at(panel * kLayout.panel_bytes() + step * 16 * kLayout.row_bytes());
+  }
 
  private:
   static constexpr std::uint32_t kSwizzle = kLayout.panel_columns() == 64 ? 1 : 2;

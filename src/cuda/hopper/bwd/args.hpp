@@ -15,6 +15,7 @@ struct GradientArgs {
   TensorMap dout;
   TensorMap k;
   TensorMap v;
+  TensorMap k_part;  ///< k again where heads are wider than 128, in panels of a block's part of dq.
   cuda::bwd::BackwardArgs backward;
   KeyTileOrder order;
   float scale_log2 = 0;         ///< softmax_scale for powers of two.

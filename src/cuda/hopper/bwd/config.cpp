@@ -14,7 +14,8 @@ namespace {
 
 using planner::KernelConfig;
 
-constexpr std::array kTiles = {BackwardHdim64::tile, BackwardHdim128::tile};
+constexpr std::array kTiles = {BackwardHdim64::tile, BackwardHdim128::tile, BackwardHdim192::tile,
+                               BackwardHdim256::tile};
 static_assert(kTiles.back().d == kMaxHeaddim);
 
 /// Rows and keys are counted in 32 bits on the device.

@@ -15,7 +15,7 @@ namespace foveal::cuda::hopper::bwd {
 inline constexpr const char* kName = "hopper_bwd";
 
 /// The widest head.
-inline constexpr std::int64_t kMaxHeaddim = BackwardHdim128::tile.d;
+inline constexpr std::int64_t kMaxHeaddim = BackwardHdim256::tile.d;
 
 /// Parts of the workspace, in KernelConfig::workspace's order.
 enum class Part : std::size_t {

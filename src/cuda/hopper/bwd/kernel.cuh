@@ -41,8 +41,8 @@ struct KeyTile {
   cuda::bwd::TileEntry entry;
   int head;
 };
-FOVEAL_DEVICE KeyTile find_key_tile(const GradientArgs& args) {
-  const KeyTilePlace place = key_tile_place(args.order, blockIdx.x);
+FOVEAL_DEVICE KeyTile find_key_tile(const GradientArgs& args, std::uint32_t index) {
+  const KeyTilePlace place = key_tile_place(args.order, index);
   const cuda::bwd::TileEntry* entries = args.backward.keys.entries;
   if (entries == nullptr) {
     const int heads = args.backward.attention.nheads_k;
@@ -60,11 +60,11 @@ FOVEAL_DEVICE std::int32_t narrow(std::int64_t side) {
 
 /// One thread calls it.
 template <class Shape>
-FOVEAL_DEVICE void describe_work(const GradientArgs& args, BlockWork& work) {
+FOVEAL_DEVICE void describe_work(const GradientArgs& args, std::uint32_t index, BlockWork& work) {
   constexpr BackwardTile kTile = Shape::kTile;
   constexpr auto kKeys = cuda::bwd::Side::kKeys;
   const cuda::bwd::BackwardArgs& backward = args.backward;
-  const KeyTile key_tile = find_key_tile(args);
+  const KeyTile key_tile = find_key_tile(args, index);
   work.tile.present = false;
   if (key_tile.entry.b < 0) return;
   work.tile = cuda::bwd::tile_of_entry<kKeys, kTile.n>(backward, key_tile.entry, key_tile.head);
@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(Config::tile.num_threads(), 1)
     init_barriers<Shape>(smem);
     ptx::start_grid_after();
     ptx::wait_for_grid_before();
-    describe_work<Shape>(args, smem.work);
+    describe_work<Shape>(args, blockIdx.x, smem.work);
   }
   __syncthreads();
   if (!smem.work.tile.present) return;

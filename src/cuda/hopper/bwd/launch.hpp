@@ -14,4 +14,8 @@ namespace foveal::cuda::hopper::bwd {
 template <class Config, DType kDType>
 Status launch_gradients(const GradientArgs& args, std::int64_t num_blocks, void* stream);
 
+/// The same of heads wider than 128: `num_clusters` of Config::tile.blocks each.
+template <class Config, DType kDType>
+Status launch_wide_gradients(const GradientArgs& args, std::int64_t num_clusters, void* stream);
+
 }  // namespace foveal::cuda::hopper::bwd

@@ -49,22 +49,21 @@ Status describe_rows(const AttentionGeometry& geometry, const RowOperand& operan
                    geometry.nheads_q, geometry.packed_q ? 1 : geometry.batch},
        .strides = {strides.row, strides.head, strides.batch},
        .box_columns = tile.q_layout().panel_columns(),
-       .box_rows = tile.m},
+       .box_rows = tile.q_box_rows()},
       map);
 }
 
-/// Of k and v.
+/// Of k and v, in boxes as `layout_of_box` has them.
 Status describe_keys(const AttentionGeometry& geometry, const KeyOperand& operand,
-                     std::int64_t columns, TensorMap& map) {
-  const BackwardTile& tile = backward_tile(geometry);
+                     std::int64_t columns, const PanelLayout& layout_of_box, TensorMap& map) {
   const algorithm::KvLayout& layout = operand.layout;
   return encode_tensor_map(
       {.data = operand.data,
        .extents = {columns, geometry.packed_k ? geometry.total_k : geometry.seqlen_k,
                    geometry.nheads_k, geometry.packed_k ? 1 : geometry.batch},
        .strides = {layout.row_stride, layout.head_stride, layout.page_stride},
-       .box_columns = tile.k_layout().panel_columns(),
-       .box_rows = tile.n},
+       .box_columns = layout_of_box.panel_columns(),
+       .box_rows = layout_of_box.rows},
       map);
 }
 
@@ -100,8 +99,14 @@ Status make_args(const LaunchContext& context, GradientArgs& args) {
   if (geometry.total_q * geometry.nheads_q == 0 || geometry.total_k == 0) return Status::ok();
   FOVEAL_RETURN_IF_ERROR(describe_rows(geometry, backward.attention.q, geometry.headdim, args.q));
   FOVEAL_RETURN_IF_ERROR(describe_rows(geometry, backward.dout, geometry.headdim_v, args.dout));
-  FOVEAL_RETURN_IF_ERROR(describe_keys(geometry, backward.attention.k, geometry.headdim, args.k));
-  return describe_keys(geometry, backward.attention.v, geometry.headdim_v, args.v);
+  const BackwardTile& tile = backward_tile(geometry);
+  const KeyOperand& k = backward.attention.k;
+  FOVEAL_RETURN_IF_ERROR(describe_keys(geometry, k, geometry.headdim, tile.k_layout(), args.k));
+  if (tile.is_wide()) {
+    FOVEAL_RETURN_IF_ERROR(
+        describe_keys(geometry, k, geometry.headdim, tile.part_layout(), args.k_part));
+  }
+  return describe_keys(geometry, backward.attention.v, geometry.headdim_v, tile.k_layout(), args.v);
 }
 
 ClearedPart cleared_part(const LaunchContext& context, Part part) {
@@ -140,6 +145,15 @@ Status launch_conversion_of(const GradientArgs& args, std::int64_t num_blocks, v
                        grant);
 }
 
+template <class Config, DType kDType>
+Status launch_gradients_of(const GradientArgs& args, std::int64_t key_tiles, void* stream) {
+  if constexpr (Config::tile.is_wide()) {
+    return launch_wide_gradients<Config, kDType>(args, key_tiles, stream);
+  } else {
+    return launch_gradients<Config, kDType>(args, key_tiles, stream);
+  }
+}
+
 template <class Config>
 Status launch_products(const LaunchContext& context, const GradientArgs& args) {
   const AttentionGeometry& geometry = context.geometry;
@@ -147,10 +161,10 @@ Status launch_products(const LaunchContext& context, const GradientArgs& args) {
   const std::int64_t row_blocks = row_tiles(geometry) * geometry.nheads_q;
   if (context.problem.q.dtype == DType::kFloat16) {
     FOVEAL_RETURN_IF_ERROR(
-        (launch_gradients<Config, DType::kFloat16>(args, key_blocks, context.stream)));
+        (launch_gradients_of<Config, DType::kFloat16>(args, key_blocks, context.stream)));
   } else {
     FOVEAL_RETURN_IF_ERROR(
-        (launch_gradients<Config, DType::kBFloat16>(args, key_blocks, context.stream)));
+        (launch_gradients_of<Config, DType::kBFloat16>(args, key_blocks, context.stream)));
   }
   return launch_conversion_of<Config>(args, row_blocks, context.stream);
 }
@@ -162,10 +176,15 @@ Status run(const LaunchContext& context) {
   GradientArgs args;
   FOVEAL_RETURN_IF_ERROR(make_args(context, args));
   FOVEAL_RETURN_IF_ERROR(launch_preparation(context, args));
-  if (backward_tile(context.geometry) == BackwardHdim64::tile) {
+  const BackwardTile& tile = backward_tile(context.geometry);
+  if (tile == BackwardHdim64::tile) {
     FOVEAL_RETURN_IF_ERROR(launch_products<BackwardHdim64>(context, args));
-  } else {
+  } else if (tile == BackwardHdim128::tile) {
     FOVEAL_RETURN_IF_ERROR(launch_products<BackwardHdim128>(context, args));
+  } else if (tile == BackwardHdim192::tile) {
+    FOVEAL_RETURN_IF_ERROR(launch_products<BackwardHdim192>(context, args));
+  } else {
+    FOVEAL_RETURN_IF_ERROR(launch_products<BackwardHdim256>(context, args));
   }
   return cuda::bwd::sum_dsinks(context, args.backward);
 }

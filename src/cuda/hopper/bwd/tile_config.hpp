@@ -12,27 +12,67 @@ namespace foveal::cuda::hopper::bwd {
 /// Threads of a warpgroup, and the rows of one wgmma.
 inline constexpr int kGroupThreads = 128;
 inline constexpr int kGroupRows = 64;
+/// Columns of dq that leave together where heads are wider than 128.
+inline constexpr int kPieceColumns = 16;
 
-/// A block holds n keys of k and v and streams q and dout past them, m rows at a time.
+/// A block holds n keys of k and v and streams q and dout past them, m rows at a time. Where heads
+/// are wider than 128, the two blocks of a cluster hold half of the keys each: a block sums dk and
+/// dv of its own keys, and dq of its share of the columns over all n.
 struct BackwardTile {
   int m = 0;
-  int n = 0;            ///< 64 a consumer warpgroup.
+  int n = 0;            ///< 64 a consumer warpgroup; of a cluster, 64 a block.
   int d = 0;            ///< Columns; narrower heads are padded by the copy engine.
   int q_stages = 3;     ///< Tiles of q in shared memory: three are in use at a time.
   int dout_stages = 2;  ///< Tiles of dout, and of the rows' lse and delta.
+  int blocks = 1;       ///< Of a cluster.
+  int dq_buffers = 0;   ///< Wide: pieces of dq on their way to global memory, of each consumer.
 
-  [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int num_consumers() const { return n / kGroupRows; }
+  [[nodiscard]] FOVEAL_HOST_DEVICE constexpr bool is_wide() const { return d > 128; }
+  /// Wide: one has scores, one dv, one dk; the last two have dq between them.
+  [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int num_consumers() const {
+    return is_wide() ? 3 : n / kGroupRows;
+  }
   [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int num_threads() const {
     return (num_consumers() + 1) * kGroupThreads;
   }
   [[nodiscard]] FOVEAL_HOST_DEVICE constexpr PanelLayout q_layout() const { return {m, d}; }
-  [[nodiscard]] FOVEAL_HOST_DEVICE constexpr PanelLayout k_layout() const { return {n, d}; }
+  /// Rows of q and dout that a block asks for: the cluster's blocks ask for a tile together.
+  [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int q_box_rows() const { return m / blocks; }
+  /// k or v of a block.
+  [[nodiscard]] FOVEAL_HOST_DEVICE constexpr PanelLayout k_layout() const {
+    return {n / blocks, d};
+  }
   /// Gradients of scores: rows of q, keys adjacent.
   [[nodiscard]] FOVEAL_HOST_DEVICE constexpr PanelLayout ds_layout() const { return {m, n}; }
 
-  /// dq of a tile is computed in pieces of 64 rows x 64 columns, one a consumer.
+  /// Narrow: dq of a tile is computed in pieces of 64 rows x 64 columns, one a consumer.
   [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int dq_column_pieces() const { return d / 64; }
   [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int dq_floats() const { return m * d; }
+
+  /// Wide: weights, and gradients of scores: keys of a block, rows adjacent.
+  [[nodiscard]] FOVEAL_HOST_DEVICE constexpr PanelLayout scores_layout() const {
+    return {kGroupRows, m};
+  }
+  /// Wide: k of one block's keys, the columns of dq of one block.
+  [[nodiscard]] FOVEAL_HOST_DEVICE constexpr PanelLayout part_layout() const {
+    return {kGroupRows, d / blocks};
+  }
+  /// Wide: blocks whose part of k lies apart from k: the other one, and this one too where panels
+  /// of k would be cut.
+  [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int num_parts() const {
+    return d / blocks % 64 == 0 ? blocks - 1 : blocks;
+  }
+  /// Wide: columns of a block's dq that the consumer of dv computes, and that of dk.
+  [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int dv_dq_columns() const {
+    return d / blocks % 128 == 0 ? d / blocks / 2 : d / blocks;
+  }
+  [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int dk_dq_columns() const {
+    return d / blocks - dv_dq_columns();
+  }
+  [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int num_dq_consumers() const {
+    return dk_dq_columns() > 0 ? 2 : 1;
+  }
+  [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int piece_floats() const { return m * kPieceColumns; }
 
   /// Whether dk is summed while the next gradients of scores are computed: there are registers.
   [[nodiscard]] FOVEAL_HOST_DEVICE constexpr bool overlaps_dk() const { return m == 64; }
@@ -42,21 +82,35 @@ struct BackwardTile {
   [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int launch_registers() const {
     return 65536 / num_threads() / 8 * 8;
   }
-  [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int producer_registers() const { return 24; }
-  [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int consumer_registers() const { return 240; }
+  [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int producer_registers() const {
+    return is_wide() ? 32 : 24;
+  }
+  [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int consumer_registers() const {
+    return is_wide() ? 192 : 240;
+  }
+  /// Wide: of the consumer of scores.
+  [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int scores_registers() const { return 96; }
 
   [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int operand_bytes() const {
-    return 2 * k_layout().bytes() + (q_stages + dout_stages) * q_layout().bytes() +
-           2 * ds_layout().bytes() + 4 * dq_floats() + dout_stages * 8 * m;
+    const int held = 2 * k_layout().bytes() + dout_stages * 8 * m;
+    const int streamed = (q_stages + dout_stages) * q_layout().bytes();
+    if (!is_wide()) return held + streamed + 2 * ds_layout().bytes() + 4 * dq_floats();
+    return held + streamed + num_parts() * part_layout().bytes() +
+           (1 + blocks) * scores_layout().bytes() +
+           4 * num_dq_consumers() * dq_buffers * piece_floats();
   }
   /// The operands, barriers and what is told of a tile.
   [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int shared_bytes() const {
     return operand_bytes() + 1024;
   }
   [[nodiscard]] FOVEAL_HOST_DEVICE constexpr bool is_possible() const {
-    return n % kGroupRows == 0 && num_consumers() == 2 && m % 64 == 0 && m <= 128 && d % 64 == 0 &&
-           m / 64 * dq_column_pieces() == num_consumers() &&
-           producer_registers() + num_consumers() * consumer_registers() <=
+    const bool narrow = blocks == 1 && n % kGroupRows == 0 && num_consumers() == 2 && m % 64 == 0 &&
+                        m <= 128 && m / 64 * dq_column_pieces() == num_consumers();
+    const bool wide = blocks == 2 && n == blocks * kGroupRows && m == 64 && d <= 256 &&
+                      d % 64 == 0 && dq_buffers >= 2;
+    return (is_wide() ? wide : narrow && d % 64 == 0) &&
+           producer_registers() + (is_wide() ? scores_registers() : consumer_registers()) +
+                   (num_consumers() - 1) * consumer_registers() <=
                (num_consumers() + 1) * launch_registers() &&
            shared_bytes() <= 227 * 1024;
   }
@@ -69,6 +123,15 @@ struct BackwardHdim64 {
 struct BackwardHdim128 {
   static constexpr BackwardTile tile{.m = 64, .n = 128, .d = 128};
 };
+struct BackwardHdim192 {
+  static constexpr BackwardTile tile{
+      .m = 64, .n = 128, .d = 192, .q_stages = 2, .dout_stages = 2, .blocks = 2, .dq_buffers = 6};
+};
+struct BackwardHdim256 {
+  static constexpr BackwardTile tile{
+      .m = 64, .n = 128, .d = 256, .q_stages = 2, .dout_stages = 1, .blocks = 2, .dq_buffers = 3};
+};
+static_assert(BackwardHdim192::tile.is_possible() && BackwardHdim256::tile.is_possible());
 static_assert(BackwardHdim64::tile.is_possible() && BackwardHdim128::tile.is_possible());
 
 /// Where an element of dq lies among the sums of its tile: piece by piece as the threads of a

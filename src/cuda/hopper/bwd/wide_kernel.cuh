@@ -1,0 +1,141 @@
+// hopper_bwd's products where heads are wider than 128: two blocks of a cluster hold a tile of keys
+// and values, half of them each, and stream the rows that meet them past it. Warp-specialised: one
+// warpgroup loads and adds, one computes scores and dq, one sums dv, one dk.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/hopper/bwd/args.hpp"
+#include "cuda/hopper/bwd/epilogue.cuh"
+#include "cuda/hopper/bwd/kernel.cuh"
+#include "cuda/hopper/bwd/wide_load.cuh"
+#include "cuda/hopper/bwd/wide_scores.cuh"
+#include "cuda/hopper/bwd/wide_shared_memory.cuh"
+#include "cuda/hopper/bwd/wide_sums.cuh"
+
+namespace foveal::cuda::hopper::bwd {
+
+/// One thread calls it.
+template <class Shape>
+FOVEAL_DEVICE void init_wide_barriers(typename Shape::SharedMemory& smem) {
+  constexpr unsigned kWarps = 4;  // of one consumer
+  ptx::mbarrier_init(address_of(smem.k_full), 1);
+  ptx::mbarrier_init(address_of(smem.v_full), 1);
+  ptx::mbarrier_init(address_of(smem.part_full), 1);
+  for (int i = 0; i < Shape::kQStages; ++i) {
+    ptx::mbarrier_init(address_of(smem.q_full[i]), 1);
+    ptx::mbarrier_init(address_of(smem.q_empty[i]), kWarps * Shape::kBlocks);
+  }
+  for (int i = 0; i < Shape::kDoutStages; ++i) {
+    ptx::mbarrier_init(address_of(smem.dout_full[i]), 1);
+    ptx::mbarrier_init(address_of(smem.dout_empty[i]), 2 * kWarps * Shape::kBlocks);
+  }
+  ptx::mbarrier_init(address_of(smem.p_full), kWarps);
+  ptx::mbarrier_init(address_of(smem.p_empty), kWarps);
+  ptx::mbarrier_init(address_of(smem.ds_full), kWarps);
+  ptx::mbarrier_init(address_of(smem.ds_empty), 2 * kWarps);  // consumers of dv and dk
+  ptx::mbarrier_init(address_of(smem.other_ds_full), 1);
+  ptx::mbarrier_init(address_of(smem.other_ds_empty), kWarps * Shape::kDqConsumers);
+  for (int consumer = 0; consumer < Shape::kDqConsumers; ++consumer) {
+    for (int i = 0; i < Shape::kDqBuffers; ++i) {
+      ptx::mbarrier_init(address_of(smem.dq_full[consumer][i]), kWarps);
+      ptx::mbarrier_init(address_of(smem.dq_empty[consumer][i]), 1);
+    }
+  }
+  ptx::fence_mbarrier_init();
+}
+
+/// All threads of all blocks of the cluster.
+FOVEAL_DEVICE void sync_cluster() {
+  ptx::cluster_arrive_relaxed();
+  ptx::cluster_wait();
+}
+
+/// The producer warpgroup.
+template <class Shape>
+FOVEAL_DEVICE void produce(const GradientArgs& args, typename Shape::SharedMemory& smem, int rank) {
+  constexpr BackwardTile kTile = Shape::kTile;
+  const int warp = uniform(static_cast<int>(threadIdx.x) / 32);
+  const int first = rank * kTile.part_layout().columns;
+  if (warp == 0) {
+    if (smem.work.steps > 0) load_wide_operands<Shape>(args, smem, rank);
+  } else if (threadIdx.x % 32 == 0) {
+    if (warp == 1) {
+      send_gradients<Shape>(smem, rank);
+    } else if (warp == 2) {
+      add_wide_dq<Shape>(args, smem, 0, first, kTile.dv_dq_columns());
+    } else if (Shape::kDqConsumers > 1) {
+      add_wide_dq<Shape>(args, smem, 1, first + kTile.dv_dq_columns(), kTile.dk_dq_columns());
+    }
+  }
+  __syncwarp();
+}
+
+/// Where this warp's keys go.
+FOVEAL_DEVICE int row_of_warp(int rank) {
+  return rank * kGroupRows + static_cast<int>(threadIdx.x) % kGroupThreads / 32 * 16;
+}
+
+/// dv, or dk.
+template <class Shape, Sum kSum>
+FOVEAL_DEVICE void consume_sums(const GradientArgs& args, typename Shape::SharedMemory& smem,
+                                int rank) {
+  typename SumConsumer<Shape, kSum>::Sums sums;
+#pragma unroll
+  for (float& sum : sums) sum = 0.0f;
+  SumConsumer<Shape, kSum>(smem, rank).run(sums);
+  const cuda::bwd::BackwardArgs& backward = args.backward;
+  const AttentionArgs& attention = backward.attention;
+  const cuda::bwd::HeldTile& tile = smem.work.tile;
+  const int row = row_of_warp(rank);
+  using Element = typename Shape::Element;
+  if constexpr (kSum == Sum::kDv) {
+    store_gradient<Element>(
+        {backward.dv, backward.dv_info, args.dv_in_units, tile, row, attention.headdim_v, 1.0f},
+        sums);
+  } else {
+    store_gradient<Element>({backward.dk, backward.dk_info, args.dk_in_units, tile, row,
+                             attention.headdim, attention.score.softmax_scale},
+                            sums);
+  }
+}
+
+namespace {
+
+template <class Config, DType kDType>
+__global__ void __launch_bounds__(Config::tile.num_threads(), 1)
+    hopper_bwd_wide(const __grid_constant__ GradientArgs args) {
+  using Shape = WideShape<Config, kDType>;
+  extern __shared__ __align__(1024) unsigned char shared[];
+  auto& smem = *reinterpret_cast<typename Shape::SharedMemory*>(shared);
+  const int warpgroup = uniform(static_cast<int>(threadIdx.x) / kGroupThreads);
+  const auto rank = static_cast<int>(blockIdx.x % Shape::kBlocks);
+  if (threadIdx.x == 0) {
+    init_wide_barriers<Shape>(smem);
+    describe_work<Shape>(args, blockIdx.x / Shape::kBlocks, smem.work);
+  }
+  __syncthreads();
+  if (!smem.work.tile.present) return;  // nor in the other block
+  sync_cluster();                       // its barriers are ready
+  if (warpgroup == 0) {
+    ptx::set_max_registers_lower<Shape::kTile.producer_registers()>();
+    produce<Shape>(args, smem, rank);
+    sync_cluster();  // neither's memory is gone while the other reaches for it
+  } else if (warpgroup == 1) {
+    ptx::set_max_registers_lower<Shape::kTile.scores_registers()>();
+    if (smem.work.steps > 0) ScoresConsumer<Shape>(args, smem, rank).run();
+    sync_cluster();
+  } else if (warpgroup == 2) {
+    ptx::set_max_registers_higher<Shape::kTile.consumer_registers()>();
+    consume_sums<Shape, Sum::kDv>(args, smem, rank);
+    sync_cluster();
+  } else {
+    ptx::set_max_registers_higher<Shape::kTile.consumer_registers()>();
+    consume_sums<Shape, Sum::kDk>(args, smem, rank);
+    sync_cluster();
+  }
+}
+
+}  // namespace
+
+}  // namespace foveal::cuda::hopper::bwd

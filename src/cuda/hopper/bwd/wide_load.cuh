@@ -1,0 +1,197 @@
+// The roles of the producer warpgroup's warps where heads are wider than 128: one asks the copy
+// engine for k, v, q and dout and copies the rows' lse and delta, one sends gradients of scores to
+// the other block of the cluster, two have the copy engine add dq to its sums.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/hopper/bwd/args.hpp"
+#include "cuda/hopper/bwd/shared_memory.cuh"
+#include "cuda/hopper/bwd/wide_shared_memory.cuh"
+#include "cuda/ptx/bulk_reduce.cuh"
+#include "cuda/ptx/cluster.cuh"
+#include "cuda/ptx/cluster_copy.cuh"
+#include "cuda/ptx/mbarrier.cuh"
+#include "cuda/ptx/tma.cuh"
+#include "cuda/ptx/tma_multicast.cuh"
+
+namespace foveal::cuda::hopper::bwd {
+
+/// Where keys lie for the copy engine.
+struct KeyPlace {
+  int row;
+  int head;
+  int sequence;
+};
+
+/// A block's keys of k or v, from key `at.row` on.
+template <class Shape>
+FOVEAL_DEVICE void load_keys(const TensorMap& map, std::uint32_t to, std::uint32_t full,
+                             const KeyPlace& at) {
+  constexpr PanelLayout kK = Shape::kKLayout;
+  ptx::mbarrier_arrive_expect_tx(full, kK.bytes());
+#pragma unroll
+  for (int panel = 0; panel < kK.panels(); ++panel) {
+    ptx::tma_load_4d(to + panel * kK.panel_bytes(), &map, full, panel * kK.panel_columns(), at.row,
+                     at.head, at.sequence);
+  }
+}
+
+/// Of the keys of the blocks that k_part has, the columns of dq that this block has.
+template <class Shape>
+FOVEAL_DEVICE void load_parts(const GradientArgs& args, typename Shape::SharedMemory& smem,
+                              const KeyPlace& keys, int rank) {
+  constexpr PanelLayout kPart = Shape::kPartLayout;
+  const std::uint32_t full = address_of(smem.part_full);
+  ptx::mbarrier_arrive_expect_tx(full, Shape::kParts * kPart.bytes());
+#pragma unroll 1
+  for (int part = 0; part < Shape::kParts; ++part) {
+    const int row = keys.row + Shape::block_of_part(part, rank) * kGroupRows;
+#pragma unroll 1
+    for (int panel = 0; panel < kPart.panels(); ++panel) {
+      ptx::tma_load_4d(address_of(smem.k_part[part]) + panel * kPart.panel_bytes(), &args.k_part,
+                       full, rank * kPart.columns + panel * kPart.panel_columns(), row, keys.head,
+                       keys.sequence);
+    }
+  }
+}
+
+/// A tile of rows into all blocks of the cluster, of which each asks for its share of the rows.
+template <class Shape>
+FOVEAL_DEVICE void load_rows(const TensorMap& map, std::uint32_t to, std::uint32_t full, int row,
+                             int head, int sequence, int rank) {
+  constexpr PanelLayout kQ = Shape::kQLayout;
+  constexpr int kRows = Shape::kTile.m / Shape::kBlocks;
+  ptx::mbarrier_arrive_expect_tx(full, kQ.bytes());
+  to += rank * kRows * kQ.row_bytes();
+  row += rank * kRows;
+#pragma unroll
+  for (int panel = 0; panel < kQ.panels(); ++panel) {
+    const std::uint32_t at = to + panel * kQ.panel_bytes();
+    const int column = panel * kQ.panel_columns();
+    ptx::tma_load_4d_multicast(at, &map, full, (1u << Shape::kBlocks) - 1, column, row, head,
+                               sequence);
+  }
+}
+
+/// lse and delta of a tile of rows. A row that meets nothing has lse +inf: its weights are 0.
+template <class Shape>
+struct RowStats {
+  static constexpr int kRows = Shape::kTile.m / 32;
+  float2 values[kRows];
+
+  /// All lanes of a warp call it, and the next.
+  FOVEAL_DEVICE void load(const GradientArgs& args, const BlockWork& work, const RowTiles& rows) {
+    const auto& backward = args.backward;
+    const float2* from = backward.stats + rows.head * backward.total_q +
+                         backward.row_index(work.tile.sequence.b, work.tile.sequence.q_begin);
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const int row = rows.block * Shape::kTile.m + 32 * i + static_cast<int>(threadIdx.x) % 32;
+      values[i] = work.rows.contains(row) ? from[row] : float2{__int_as_float(0x7f800000), 0.0f};
+    }
+  }
+  FOVEAL_DEVICE void store(float* lse, float* delta) const {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      lse[32 * i + threadIdx.x % 32] = values[i].x;
+      delta[32 * i + threadIdx.x % 32] = values[i].y;
+    }
+  }
+};
+
+/// All lanes of a warp call it; the first asks for the copies.
+template <class Shape>
+FOVEAL_DEVICE void load_wide_operands(const GradientArgs& args, typename Shape::SharedMemory& smem,
+                                      int rank) {
+  const BlockWork& work = smem.work;
+  const auto& sequence = work.tile.sequence;
+  const auto& lengths = args.backward.attention.lengths;
+  const int q_sequence = lengths.cu_seqlens_q != nullptr ? 0 : sequence.b;
+  const KeyPlace keys{sequence.k_begin + work.tile.first, work.tile.head,
+                      lengths.cu_seqlens_k != nullptr ? 0 : sequence.b};
+  const KeyPlace own{keys.row + rank * kGroupRows, keys.head, keys.sequence};
+  const bool first = threadIdx.x % 32 == 0;
+  if (first) load_keys<Shape>(args.k, address_of(smem.k), address_of(smem.k_full), own);
+  RowTiles rows(work);
+  RingPlace<Shape::kQStages> q;
+  RingPlace<Shape::kDoutStages> dout;
+#pragma unroll 1
+  for (int step = 0; step < work.steps; ++step) {
+    const int first_row = rows.block * Shape::kTile.m;
+    const int row = sequence.q_begin + first_row;
+    RowStats<Shape> stats;
+    stats.load(args, work, rows);
+    ptx::mbarrier_wait(address_of(smem.q_empty[q.stage]), q.parity ^ 1);
+    if (first) {
+      smem.rows[q.stage] = {
+          first_row, work.blocks.needs_mask(rows.block),
+          first_row < work.rows.min || first_row + Shape::kTile.m > work.rows.max};
+      load_rows<Shape>(args.q, address_of(smem.q[q.stage]), address_of(smem.q_full[q.stage]), row,
+                       rows.head, q_sequence, rank);
+      if (step == 0) load_keys<Shape>(args.v, address_of(smem.v), address_of(smem.v_full), own);
+    }
+    ptx::mbarrier_wait(address_of(smem.dout_empty[dout.stage]), dout.parity ^ 1);
+    stats.store(smem.lse[dout.stage], smem.delta[dout.stage]);
+    __syncwarp();
+    if (first) {
+      load_rows<Shape>(args.dout, address_of(smem.dout[dout.stage]),
+                       address_of(smem.dout_full[dout.stage]), row, rows.head, q_sequence, rank);
+      if (step == 0) load_parts<Shape>(args, smem, keys, rank);
+    }
+    rows.advance(work);
+    q = q.next();
+    dout = dout.next();
+  }
+}
+
+/// Adds the columns of dq that one consumer computes, `columns` from column `first` on. One thread
+/// calls it.
+template <class Shape>
+FOVEAL_DEVICE void add_wide_dq(const GradientArgs& args, typename Shape::SharedMemory& smem,
+                               int consumer, int first, int columns) {
+  constexpr BackwardTile kTile = Shape::kTile;
+  constexpr int kPieceFloats = kTile.piece_floats();
+  const BlockWork& work = smem.work;
+  const int pieces = columns / kPieceColumns;
+  RowTiles rows(work);
+  RingPlace<Shape::kDqBuffers> at;
+#pragma unroll 1
+  for (int step = 0; step < work.steps; ++step, rows.advance(work)) {
+    const std::int64_t tile =
+        static_cast<std::int64_t>(rows.head) * args.row_tiles + work.first_row_tile + rows.block;
+    float* to = args.backward.dq_sums + tile * kTile.dq_floats() + first * kTile.m;
+#pragma unroll 1
+    for (int piece = 0; piece < pieces; ++piece) {
+      ptx::mbarrier_wait(address_of(smem.dq_full[consumer][at.stage]), at.parity);
+      ptx::bulk_reduce_add(to + piece * kPieceFloats, address_of(smem.dq[consumer][at.stage]),
+                           4 * kPieceFloats);
+      ptx::bulk_commit();
+      ptx::bulk_wait_read<1>();
+      if (step > 0 || piece > 0) {
+        ptx::mbarrier_arrive(address_of(smem.dq_empty[consumer][at.before()]));
+      }
+      at = at.next();
+    }
+  }
+  ptx::bulk_wait_read<0>();
+}
+
+/// One thread calls it. That the other block's copy may be overwritten, the consumer has seen
+/// before it wrote the next.
+template <class Shape>
+FOVEAL_DEVICE void send_gradients(typename Shape::SharedMemory& smem, int rank) {
+  constexpr int kBytes = Shape::kScoresLayout.bytes();
+  const int steps = smem.work.steps;
+  const std::uint32_t to = ptx::mapa(address_of(smem.ds[Shape::kBlocks - 1]), 1 - rank);
+  const std::uint32_t full = ptx::mapa(address_of(smem.other_ds_full), 1 - rank);
+#pragma unroll 1
+  for (int step = 0; step < steps; ++step) {
+    ptx::mbarrier_wait(address_of(smem.ds_full), step % 2);
+    // Consumers have seen the other block's gradients of the step before.
+    ptx::mbarrier_arrive_expect_tx(address_of(smem.other_ds_full), kBytes);
+    ptx::bulk_copy_to_block(to, address_of(smem.ds[0]), kBytes, full);
+  }
+}
+
+}  // namespace foveal::cuda::hopper::bwd
