@@ -160,11 +160,12 @@ void locate_key_rows(const KeyRows& rows, const std::byte** addresses) {
   const algorithm::Range read = rows.read();
   const std::int64_t bytes = dtype_bytes(rows.loader.dtype);
   for (std::int64_t j = read.min; j < read.max;) {
-    const std::int64_t end = j + rows.locator.contiguous_rows(j, read.max - j);
-    std::int64_t index = rows.locator.row_offset(j);
-    for (; j < end; ++j, index += rows.locator.layout.row_stride) {
-      *addresses++ = element_address(rows.loader.base, index, bytes);
-    }
+    const std::int64_t count = rows.locator.contiguous_rows(j, read.max - j);
+    const std::byte* row = element_address(rows.loader.base, rows.locator.row_offset(j), bytes);
+    const std::int64_t step = rows.locator.layout.row_stride * bytes;
+    for (std::int64_t i = 0; i < count; ++i) addresses[i] = row + i * step;
+    addresses += count;
+    j += count;
   }
 }
 

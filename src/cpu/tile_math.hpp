@@ -72,9 +72,17 @@ struct MemoryRows {
   std::int64_t count = 0;
   std::int64_t columns = 0;
   DType dtype = DType::kNone;
+  std::int64_t offset = 0;  ///< bytes from each of `rows` to where the row begins
   /// Rows of as many bytes that are read next: the caches are asked for them meanwhile.
   const std::byte* const* ahead = nullptr;
   std::int64_t num_ahead = 0;
+  std::int64_t ahead_offset = 0;
+
+  [[nodiscard]] const std::byte* row(std::int64_t j) const { return rows[j] + offset; }
+  /// What to ask for while row j is used: where nothing is read later, that row.
+  [[nodiscard]] const std::byte* row_ahead(std::int64_t j) const {
+    return j < num_ahead ? ahead[j] + ahead_offset : row(min_of(j, count - 1));
+  }
 };
 
 /// The left operand and the result of a product with rows in memory; A and C are tiles.
@@ -84,6 +92,12 @@ struct RowProduct {
   std::int64_t lda = 0;
   float* c = nullptr;
   std::int64_t ldc = 0;
+
+  /// Where a row begins.
+  [[nodiscard]] const float* left(std::int64_t row) const {
+    return static_cast<const float*>(a) + row * lda;
+  }
+  [[nodiscard]] float* result(std::int64_t row) const { return c + row * ldc; }
 };
 
 struct TileMath {
@@ -125,7 +139,8 @@ struct TileMath {
 
   /// C[rows, b.count] = A[rows, b.columns] . B^T; nothing is written past b.count.
   void (*multiply_memory)(const RowProduct& product, const MemoryRows& b);
-  /// C[rows, b.columns] += A[rows, b.count] . B
+  /// C[rows, b.columns] += A[rows, b.count] . B, some 16 or 32 keys at a time: a call for a
+  /// multiple of 32 keys and one for the others have the bits of one for all.
   void (*accumulate_memory)(const RowProduct& product, const MemoryRows& b);
 
   // Rows. `count` is a multiple of kLane and rows are 64-byte aligned, save where said otherwise.

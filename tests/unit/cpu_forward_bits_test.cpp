@@ -141,10 +141,11 @@ TEST(CpuForwardThreads, OnePlanRunsOnManyThreadsAtOnce) {
 // Batch invariance -----------------------------------------------------------
 
 /// Attends to the items of a launch in an order of the caller's, on one thread, in tiles of so many
-/// rows.
+/// rows and of so many KV heads, or as many as the plan has.
 std::vector<float> attend_in_order(
     BuiltCase& built, const std::function<std::int64_t(std::int64_t, std::int64_t)>& order,
-    std::int64_t tile_rows = kForwardRows[1], std::int64_t num_splits = 5) {
+    std::int64_t tile_rows = kForwardRows[1], std::int64_t num_splits = 5,
+    std::int64_t heads_per_item = 0) {
   const AttentionProblem& problem = built.bench.problem;
   const AttentionGeometry geometry = make_geometry(problem);
   planner::KernelConfig config =
@@ -152,6 +153,7 @@ std::vector<float> attend_in_order(
   const TileMath& math = tile_math(problem.q.dtype, config.isa);
   config.tile.m = tile_rows;
   config.num_splits = num_splits;
+  if (heads_per_item > 0) config.heads_per_item = heads_per_item;
   size_workspace(config, math, geometry);
   std::vector<float> out(static_cast<std::size_t>(problem.out.numel()));
   AttentionTensors tensors = built.bench.tensors;
@@ -204,6 +206,22 @@ TEST(CpuForward, ItemsInAnyOrderGiveTheSameBits) {
   ASSERT_TRUE(oracle_result) << oracle_result.status().message();
   for (std::size_t i = 0; i < expected.size(); ++i) {
     ASSERT_NEAR(expected[i], oracle_result->out[i], 1e-5) << i;
+  }
+}
+
+TEST(CpuForward, HeadsTakenTogetherHaveTheBitsOfEachAlone) {
+  const auto forwards = [](std::int64_t i, std::int64_t /*count*/) { return i; };
+  for (const char* line :
+       {"forward lens=1/700 hk=5 d=128 lse=0 fp32_out=1",
+        "forward lens=1/333,1/40 k=cache slack_k=30 hk=3 group=4 d=64 sinks=1 lse=0 fp32_out=1",
+        "forward lens=2/700,3/450 q=packed k=packed hk=3 group=2 d=48 left=201 softcap=9 lse=0 "
+        "fp32_out=1"}) {
+    for (const char* dtype : {" dtype=fp32", " dtype=bf16", " dtype=fp16"}) {
+      BuiltCase built(case_of(std::string(line) + dtype));
+      const std::vector<float> expected = attend_in_order(built, forwards, kForwardRows[3], 3, 1);
+      EXPECT_EQ(attend_in_order(built, forwards, kForwardRows[3], 3, 2), expected) << line << dtype;
+      EXPECT_EQ(attend_in_order(built, forwards, kForwardRows[3], 3, 3), expected) << line << dtype;
+    }
   }
 }
 

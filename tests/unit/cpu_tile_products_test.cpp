@@ -372,15 +372,18 @@ TEST_P(CpuTileProducts, PairsAreNeighboursAlongTheTerms) {
 /// Rows of elements of type T at odd addresses, in no order, and the same as a tile.
 template <class T>
 struct ScatteredRows {
+  static constexpr std::int64_t kOffset = 6;  ///< bytes from the addresses given to the rows
+
   ScatteredRows(std::int64_t count, std::int64_t columns, std::uint64_t seed)
       : tile(random_tile(count, columns, seed)),
-        memory(static_cast<std::size_t>(count * columns) * sizeof(T) + 1) {
+        memory(static_cast<std::size_t>(count * columns) * sizeof(T) + 1 + kOffset) {
     for (std::int64_t j = 0; j < count; ++j) {
       const std::int64_t place = (j * 7 + 3) % count;
       std::byte* row = memory.data() + 1 + place * columns * static_cast<std::int64_t>(sizeof(T));
       for (std::int64_t d = 0; d < columns; ++d) {
         const T element = from_float<T>(tile.at(j, d));
-        std::memcpy(row + d * static_cast<std::int64_t>(sizeof(T)), &element, sizeof element);
+        std::memcpy(row + kOffset + d * static_cast<std::int64_t>(sizeof(T)), &element,
+                    sizeof element);
         tile.at(j, d) = to_float(element);
       }
       rows.push_back(row);
@@ -392,8 +395,9 @@ struct ScatteredRows {
             .count = tile.rows,
             .columns = tile.columns,
             .dtype = dtype,
+            .offset = kOffset,
             .ahead = rows.data(),
-            .num_ahead = tile.rows};
+            .num_ahead = tile.rows / 2};
   }
 
   Tile tile;
@@ -428,6 +432,19 @@ class CpuMemoryProducts : public CpuTileProducts {
         sums, random_tile(sizes.rows, sizes.depth, 4), {sizes.rows, sizes.depth, sizes.columns},
         [&](std::int64_t row, std::int64_t k) { return factors.at(row, k); },
         [&](std::int64_t k, std::int64_t column) { return keys.tile.at(k, column); });
+
+    // In two calls, the first for 32 keys, the bits are the same.
+    Tile parts = random_tile(sizes.rows, sizes.depth, 4);
+    for (std::int64_t j = 0; j < sizes.columns; j += j == 0 ? 32 : sizes.columns) {
+      MemoryRows some = keys.operand(dtype);
+      some.rows += j;
+      some.count = j == 0 ? std::min<std::int64_t>(32, sizes.columns) : sizes.columns - j;
+      const void* from = math().term_at(weights.slots.get(), j);
+      math().accumulate_memory({sizes.rows, from, weights.ld, parts.data.get(), parts.ld}, some);
+    }
+    for (std::int64_t row = 0; row < sizes.rows; ++row) {
+      for (std::int64_t d = 0; d < sizes.depth; ++d) ASSERT_EQ(parts.at(row, d), sums.at(row, d));
+    }
 
     for (std::int64_t row = 0; row < sizes.rows; ++row) {
       const void* weights_row =

@@ -1,7 +1,12 @@
-// Products with rows of bf16 where they lie, read once for all rows of A as far as there are
-// registers; no element is converted.
+// Products with rows of bf16 where they lie, none of them converted, read once for all rows of A as
+// far as there are registers, while the second-level cache is asked for the rows that come next,
+// line by line.
 #include "cpu/avx512_bf16/table.hpp"
 #if FOVEAL_WITH_AVX512_BF16
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
 
 #include "cpu/avx512_bf16/functions.hpp"
 #include "cpu/avx512_bf16/lanes.hpp"
@@ -20,15 +25,25 @@ HWY_INLINE __m512i load_elements(const std::byte* row, std::int64_t index, bool 
   return _mm512_zextsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
 }
 
-/// Asks the second-level cache for the row that is read after row j's tile. Rows of one head are
+/// Asks the second-level cache for the lines of a row that is read later, a few with each few that
+/// are used: all together they would take up what a core may have under way. Rows of one head are
 /// often a multiple of 4 KiB apart: in the first level they would drive each other out.
-HWY_INLINE void prefetch_ahead(const MemoryRows& b, std::int64_t j) {
-  constexpr std::int64_t kCacheLineBytes = 64;
-  if (j >= b.num_ahead) return;
-  for (std::int64_t byte = 0; byte < b.columns * 2; byte += kCacheLineBytes) {
-    __builtin_prefetch(b.ahead[j] + byte, /*rw=*/0, /*locality=*/2);
+class Prefetcher {
+ public:
+  /// While row j is used.
+  HWY_INLINE Prefetcher(const MemoryRows& b, std::int64_t j) : row_(b.row_ahead(j)) {}
+
+  HWY_INLINE void fetch(std::int64_t element) const {
+    __builtin_prefetch(row_ + element * 2, /*rw=*/0, /*locality=*/2);
   }
-}
+
+ private:
+  const std::byte* row_;
+};
+
+/// What was loaded before stays in its register: the compiler takes an operand from memory once for
+/// every use of it, which a core can do no more often than multiply.
+HWY_INLINE void keep_loaded() { std::atomic_signal_fence(std::memory_order_seq_cst); }
 
 /// (x0 + x2, y0 + y2, x1 + x3, y1 + y3) of every block of four lanes.
 HWY_INLINE Floats add_interleaved(Floats x, Floats y) {
@@ -58,52 +73,130 @@ HWY_INLINE Floats add_lanes(const Floats* sums) {
   return _mm512_add_ps(_mm512_shuffle_f32x4(xy, zw, kEven), _mm512_shuffle_f32x4(xy, zw, kOdd));
 }
 
-/// sum += products of one vector from element d on, row by row of B.
-template <int Rows, int Keys>
-HWY_INLINE void add_products(const RowProduct& product, const std::byte* const* keys,
-                             std::int64_t d, bool half, Floats* sum) {
-  Pairs left[Rows];
+/// Vectors of a row that are in registers at once.
+constexpr int kRowVectors = 4;
+
+/// The products of Vectors vectors of two keys from element d on: of row r they go to
+/// sum[r * Keys] and the next.
+template <int Rows, int Keys, int Vectors, bool Half, bool Ahead>
+HWY_INLINE void add_products(const float* a, std::int64_t lda, const std::byte* const* keys,
+                             const Prefetcher* ahead, std::int64_t d, Floats* sum) {
+  Pairs right[2][Vectors];
+#pragma GCC unroll 2
+  for (int k = 0; k < 2; ++k) {
 #pragma GCC unroll 4
-  for (int r = 0; r < Rows; ++r) {
-    left[r] = as_pairs(load_slots(product.a, r * product.lda + d / 2));
+    for (int v = 0; v < Vectors; ++v) {
+      right[k][v] = as_pairs(load_elements(keys[k], d + v * kElements, Half));
+    }
   }
-#pragma GCC unroll 16
-  for (int key = 0; key < Keys; ++key) {
-    const Pairs right = as_pairs(load_elements(keys[key], d, half));
+#pragma GCC unroll 4
+  for (int v = 0; v < Vectors; ++v) {
+    if constexpr (Ahead) {  // row by row, since memory gives neighbours sooner
+      ahead[2 * v / Vectors].fetch(d + 2 * v % Vectors * kElements);
+      ahead[(2 * v + 1) / Vectors].fetch(d + (2 * v + 1) % Vectors * kElements);
+    }
 #pragma GCC unroll 4
     for (int r = 0; r < Rows; ++r) {
-      sum[r * Keys + key] = multiply_add(left[r], right, sum[r * Keys + key]);
+      const Pairs left = as_pairs(load_slots(a, r * lda + d / 2 + v * kVector));
+      keep_loaded();
+      sum[r * Keys] = multiply_add(left, right[0][v], sum[r * Keys]);
+      sum[r * Keys + 1] = multiply_add(left, right[1][v], sum[r * Keys + 1]);
     }
   }
 }
 
-/// Scores of Rows rows of A and the kVector / Rows keys from j on: as many dot products as a vector
-/// has lanes, all under way at once. Keys past the last one repeat it and aren't stored.
+/// Part r of the vector to row r. Straight from registers: what goes through memory in pieces of
+/// another size waits until all loads before it are done.
 template <int Rows>
-HWY_INLINE void multiply_keys(const RowProduct& product, const MemoryRows& b, std::int64_t j) {
+HWY_INLINE void store_scores(Floats scores, float* to, std::int64_t ld) {
+  if constexpr (Rows == 1) {
+    _mm512_storeu_ps(to, scores);
+  } else if constexpr (Rows == 2) {
+    _mm256_storeu_ps(to, _mm512_castps512_ps256(scores));
+    _mm256_storeu_ps(to + ld, _mm512_extractf32x8_ps(scores, 1));
+  } else {
+    _mm_storeu_ps(to, _mm512_castps512_ps128(scores));
+    _mm_storeu_ps(to + ld, _mm512_extractf32x4_ps(scores, 1));
+    _mm_storeu_ps(to + 2 * ld, _mm512_extractf32x4_ps(scores, 2));
+    _mm_storeu_ps(to + 3 * ld, _mm512_extractf32x4_ps(scores, 3));
+  }
+}
+
+/// Scores of Rows rows of A from `row` on and the kVector / Rows keys from j on: as many dot
+/// products as a vector has lanes. Keys past the last one repeat it and aren't stored. WholeRow: a
+/// row has kRowVectors vectors. Ahead: asks for what is read later.
+template <int Rows, bool WholeRow, bool Ahead>
+HWY_INLINE void multiply_keys(const RowProduct& product, const MemoryRows& b, std::int64_t row,
+                              std::int64_t j) {
   constexpr int kKeys = static_cast<int>(kVector) / Rows;
-  const std::byte* keys[kKeys];
-  for (int key = 0; key < kKeys; ++key) keys[key] = b.rows[min_of(j + key, b.count - 1)];
-  Floats sum[kVector];
+  const float* a = product.left(row);
+  const std::int64_t lda = product.lda, columns = b.columns, left = b.count - j;
+  Floats sum[kVector];  // [row][key]
 #pragma GCC unroll 16
   for (int i = 0; i < kVector; ++i) sum[i] = _mm512_setzero_ps();
-  std::int64_t d = 0;
-  for (; d + kElements <= b.columns; d += kElements) {
-    add_products<Rows, kKeys>(product, keys, d, /*half=*/false, sum);
-  }
-  if (d < b.columns) add_products<Rows, kKeys>(product, keys, d, /*half=*/true, sum);
-  float scores[kVector];
-  _mm512_storeu_ps(scores, add_lanes(sum));
-  const int count = static_cast<int>(min_of<std::int64_t>(kKeys, b.count - j));
-  for (int r = 0; r < Rows; ++r) {
-    for (int key = 0; key < count; ++key) {
-      product.c[r * product.ldc + j + key] = scores[r * kKeys + key];
+#pragma GCC unroll 8
+  for (int key = 0; key < kKeys; key += 2) {
+    const std::byte* const keys[2] = {b.row(j + min_of<std::int64_t>(key, left - 1)),
+                                      b.row(j + min_of<std::int64_t>(key + 1, left - 1))};
+    const Prefetcher ahead[2] = {{b, j + key}, {b, j + key + 1}};
+    std::int64_t d = 0;
+    if constexpr (WholeRow) {
+      add_products<Rows, kKeys, kRowVectors, false, Ahead>(a, lda, keys, ahead, d, sum + key);
+    } else {
+      for (; d + kElements <= columns; d += kElements) {
+        add_products<Rows, kKeys, 1, false, Ahead>(a, lda, keys, ahead, d, sum + key);
+      }
+      if (d < columns) add_products<Rows, kKeys, 1, true, Ahead>(a, lda, keys, ahead, d, sum + key);
     }
+  }
+  const Floats scores = add_lanes(sum);
+  float* c = product.result(row) + j;
+  if (left >= kKeys) return store_scores<Rows>(scores, c, product.ldc);
+  float all[kVector];
+  _mm512_storeu_ps(all, scores);
+  for (int r = 0; r < Rows; ++r) std::copy_n(all + r * kKeys, left, c + r * product.ldc);
+}
+
+/// Rows rows of A at a time from `row` on and the kVector keys from j on. Returns the first row
+/// that is left over.
+template <int Rows, bool WholeRow>
+HWY_INLINE std::int64_t multiply_rows(const RowProduct& product, const MemoryRows& b,
+                                      std::int64_t j, std::int64_t row) {
+  const std::int64_t end = min_of(j + kVector, b.count);
+  for (; row + Rows <= product.rows; row += Rows) {
+    for (std::int64_t key = j; key < end; key += kVector / Rows) {
+      if (row == 0) {
+        multiply_keys<Rows, WholeRow, true>(product, b, row, key);
+      } else {  // the keys are in the first-level cache by now, what is next in the second
+        multiply_keys<Rows, WholeRow, false>(product, b, row, key);
+      }
+    }
+  }
+  return row;
+}
+
+template <bool WholeRow>
+HWY_INLINE void multiply_elements(const RowProduct& product, const MemoryRows& b) {
+  for (std::int64_t j = 0; j < b.count; j += kVector) {
+    std::int64_t row = multiply_rows<4, WholeRow>(product, b, j, 0);
+    row = multiply_rows<2, WholeRow>(product, b, j, row);
+    multiply_rows<1, WholeRow>(product, b, j, row);
   }
 }
 
-/// Rows of A that share a load of B: with four keys each they fill a vector with dot products.
-constexpr int kSharedRows = 4;
+/// Keys whose values go through the columns strip by strip: at headdim 128 they take a quarter of
+/// the first-level cache.
+constexpr std::int64_t kValueKeys = 32;
+
+/// A strip of columns for the keys [begin, end).
+struct ValueStrip {
+  std::int64_t row = 0;  ///< of A, the first
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  std::int64_t column = 0;
+  std::int64_t ahead_row = 0;  ///< what is asked for next
+  std::int64_t ahead_column = 0;
+};
 
 /// Two rows of B as pairs: lanes of `low` are the columns 0..3, 8..11, 16..19, 24..27 of the
 /// vector, those of `high` the others.
@@ -112,12 +205,8 @@ struct PairedColumns {
   Pairs high;
 };
 
-HWY_INLINE PairedColumns pair_columns(const std::byte* even, const std::byte* odd,
-                                      std::int64_t column, bool half) {
-  const __m512i first = load_elements(even, column, half);
-  const __m512i second = load_elements(odd, column, half);
-  return {as_pairs(_mm512_unpacklo_epi16(first, second)),
-          as_pairs(_mm512_unpackhi_epi16(first, second))};
+HWY_INLINE PairedColumns pair_columns(__m512i even, __m512i odd) {
+  return {as_pairs(_mm512_unpacklo_epi16(even, odd)), as_pairs(_mm512_unpackhi_epi16(even, odd))};
 }
 
 /// to += the sums, in the order of the columns.
@@ -132,19 +221,31 @@ HWY_INLINE void add_columns(Floats low, Floats high, float* to, bool half) {
   _mm512_storeu_ps(to + kVector, _mm512_add_ps(_mm512_loadu_ps(to + kVector), right));
 }
 
-/// The weights of keys j and j + 1, of which the second may be none.
-HWY_INLINE Pairs weight_pair(const RowProduct& product, std::int64_t r, std::int64_t j, bool odd) {
+/// The weights of keys j and j + 1 of a row, of which the second may be none.
+HWY_INLINE Pairs weight_pair(const float* weights, std::int64_t j, bool odd) {
   std::uint32_t bits;
-  __builtin_memcpy(&bits,
-                   static_cast<const std::byte*>(slot_at(product.a, r * product.lda)) + j * 2,
-                   sizeof bits);
+  std::memcpy(&bits, reinterpret_cast<const std::byte*>(weights) + j * 2, sizeof bits);
   return as_pairs(_mm512_set1_epi32(static_cast<int>(odd ? bits : bits & 0xffffu)));
 }
 
-/// Rows rows by Vectors vectors of columns of C: a running sum over pairs of rows of B.
+/// Asks for the next Vectors lines.
+template <int Vectors>
+HWY_INLINE void fetch_ahead(const MemoryRows& b, ValueStrip& strip) {
+  const Prefetcher ahead(b, strip.ahead_row);
+#pragma GCC unroll 4
+  for (int v = 0; v < Vectors; ++v) ahead.fetch(strip.ahead_column + v * kElements);
+  strip.ahead_column += Vectors * kElements;
+  if (strip.ahead_column < b.columns) return;
+  strip.ahead_column = 0;
+  ++strip.ahead_row;
+}
+
+/// Rows rows by Vectors vectors of columns of C: a running sum over pairs of keys of the strip.
 template <int Rows, int Vectors, bool Half>
 HWY_INLINE void accumulate_columns(const RowProduct& product, const MemoryRows& b,
-                                   std::int64_t column) {
+                                   ValueStrip& strip) {
+  const float* a = product.left(strip.row);
+  const std::int64_t lda = product.lda, column = strip.column;
   Floats low[Rows][Vectors];
   Floats high[Rows][Vectors];
 #pragma GCC unroll 4
@@ -152,87 +253,75 @@ HWY_INLINE void accumulate_columns(const RowProduct& product, const MemoryRows& 
 #pragma GCC unroll 4
     for (int v = 0; v < Vectors; ++v) low[r][v] = high[r][v] = _mm512_setzero_ps();
   }
-  for (std::int64_t j = 0; j < b.count; j += 2) {
-    const bool has_odd = j + 1 < b.count;
-    prefetch_ahead(b, j);
-    prefetch_ahead(b, j + 1);
+  for (std::int64_t j = strip.begin; j < strip.end; j += 2) {
+    const bool has_odd = j + 1 < strip.end;
+    const std::byte* even = b.row(j);
+    const std::byte* odd = b.row(has_odd ? j + 1 : j);
+    if (strip.row == 0) {
+      fetch_ahead<Vectors>(b, strip);
+      fetch_ahead<Vectors>(b, strip);
+    }
     Pairs factor[Rows];
 #pragma GCC unroll 4
-    for (int r = 0; r < Rows; ++r) factor[r] = weight_pair(product, r, j, has_odd);
-    const std::byte* even = b.rows[j];
-    const std::byte* odd = has_odd ? b.rows[j + 1] : even;
+    for (int r = 0; r < Rows; ++r) factor[r] = weight_pair(a + r * lda, j, has_odd);
 #pragma GCC unroll 4
     for (int v = 0; v < Vectors; ++v) {
-      const PairedColumns right = pair_columns(even, odd, column + v * kElements, Half);
+      const std::int64_t at = column + v * kElements;
+      const PairedColumns columns =
+          pair_columns(load_elements(even, at, Half), load_elements(odd, at, Half));
 #pragma GCC unroll 4
       for (int r = 0; r < Rows; ++r) {
-        low[r][v] = multiply_add(factor[r], right.low, low[r][v]);
-        high[r][v] = multiply_add(factor[r], right.high, high[r][v]);
+        low[r][v] = multiply_add(factor[r], columns.low, low[r][v]);
+        high[r][v] = multiply_add(factor[r], columns.high, high[r][v]);
       }
     }
   }
+  float* c = product.result(strip.row) + column;
 #pragma GCC unroll 4
   for (int r = 0; r < Rows; ++r) {
 #pragma GCC unroll 4
     for (int v = 0; v < Vectors; ++v) {
-      add_columns(low[r][v], high[r][v], product.c + r * product.ldc + column + v * kElements,
-                  Half);
+      add_columns(low[r][v], high[r][v], c + r * product.ldc + v * kElements, Half);
     }
   }
 }
 
-/// Rows rows, over the columns in strips as wide as the registers allow.
+/// Columns from strip.column on, in strips of Vectors vectors.
+template <int Rows, int Vectors>
+HWY_INLINE void accumulate_strips(const RowProduct& product, const MemoryRows& b,
+                                  ValueStrip& strip) {
+  for (; strip.column + Vectors * kElements <= b.columns; strip.column += Vectors * kElements) {
+    accumulate_columns<Rows, Vectors, false>(product, b, strip);
+  }
+}
+
+/// Rows rows at a time from strip.row on, in strips as wide as the registers allow.
 template <int Rows>
-HWY_INLINE void accumulate_strips(const RowProduct& product, MemoryRows b) {
-  constexpr int kVectors = Rows == 1 ? 4 : 2;
-  std::int64_t column = 0;
-  const auto asked_for = [&b] { b.num_ahead = 0; };
-  for (; column + kVectors * kElements <= b.columns; column += kVectors * kElements) {
-    accumulate_columns<Rows, kVectors, false>(product, b, column);
-    asked_for();
+HWY_INLINE void accumulate_rows(const RowProduct& product, const MemoryRows& b, ValueStrip& strip) {
+  constexpr int kVectors = Rows == 1 ? 4 : 8 / Rows;
+  for (; strip.row + Rows <= product.rows; strip.row += Rows) {
+    strip.column = strip.ahead_column = 0;
+    strip.ahead_row = strip.begin;
+    accumulate_strips<Rows, kVectors>(product, b, strip);
+    if constexpr (kVectors > 2) accumulate_strips<Rows, 2>(product, b, strip);
+    accumulate_strips<Rows, 1>(product, b, strip);
+    if (strip.column < b.columns) accumulate_columns<Rows, 1, true>(product, b, strip);
   }
-  for (; column + kElements <= b.columns; column += kElements) {
-    accumulate_columns<Rows, 1, false>(product, b, column);
-    asked_for();
-  }
-  if (column < b.columns) accumulate_columns<Rows, 1, true>(product, b, column);
 }
 
 }  // namespace
 
 void multiply_memory(const RowProduct& product, const MemoryRows& b) {
-  for (std::int64_t j = 0; j < b.count; j += kVector) {
-    for (std::int64_t key = j; key < j + kVector; ++key) prefetch_ahead(b, key);
-    RowProduct rows = product;
-    for (; rows.rows >= kSharedRows; rows.rows -= kSharedRows) {
-      for (std::int64_t key = j; key < min_of(j + kVector, b.count); key += kVector / kSharedRows) {
-        multiply_keys<kSharedRows>(rows, b, key);
-      }
-      rows.a = slot_at(rows.a, kSharedRows * rows.lda);
-      rows.c += kSharedRows * rows.ldc;
-    }
-    for (; rows.rows > 0; --rows.rows) {
-      multiply_keys<1>(rows, b, j);
-      rows.a = slot_at(rows.a, rows.lda);
-      rows.c += rows.ldc;
-    }
-  }
+  if (b.columns == kRowVectors * kElements) return multiply_elements<true>(product, b);
+  multiply_elements<false>(product, b);
 }
 
 void accumulate_memory(const RowProduct& product, const MemoryRows& b) {
-  RowProduct rows = product;
-  MemoryRows keys = b;
-  for (; rows.rows >= kSharedRows; rows.rows -= kSharedRows) {
-    accumulate_strips<kSharedRows>(rows, keys);
-    rows.a = slot_at(rows.a, kSharedRows * rows.lda);
-    rows.c += kSharedRows * rows.ldc;
-    keys.num_ahead = 0;
-  }
-  for (; rows.rows > 0; --rows.rows) {
-    accumulate_strips<1>(rows, keys);
-    rows.a = slot_at(rows.a, rows.lda);
-    rows.c += rows.ldc;
-    keys.num_ahead = 0;
+  for (std::int64_t j = 0; j < b.count; j += kValueKeys) {
+    ValueStrip strip{.begin = j, .end = min_of(j + kValueKeys, b.count)};
+    accumulate_rows<4>(product, b, strip);
+    accumulate_rows<2>(product, b, strip);
+    accumulate_rows<1>(product, b, strip);
   }
 }
 

@@ -5,6 +5,7 @@
 #include "algorithm/block_range.hpp"
 #include "algorithm/online_softmax.hpp"
 #include "cpu/fwd/epilogue.hpp"
+#include "cpu/fwd/stream.hpp"
 #include "cpu/score_products.hpp"
 
 namespace foveal::cpu {
@@ -20,13 +21,11 @@ RowLoader loader(const TileMath& math, const TensorSpec& spec, const void* data)
   return {&math, data, spec.dtype, spec.strides[last], spec.shape[last]};
 }
 
-/// Where one tile reads its keys and values.
+/// Where one head's tile reads its keys and values.
 struct KeySource {
   KvLocator k;
   KvLocator v;
-  Range seen;     ///< keys that some row of the tile sees
-  bool streamed;  ///< read where they lie; by the sequence's rows alone, so that bits don't hang on
-                  ///< the batch
+  Range seen;  ///< keys that some row of the tile sees
 };
 
 KeySource key_source(const ForwardArgs& args, const algorithm::SeqlenInfo& info, std::int64_t b,
@@ -34,8 +33,7 @@ KeySource key_source(const ForwardArgs& args, const algorithm::SeqlenInfo& info,
   const std::int64_t row = cache_row(args.context.tensors, b);
   const std::int64_t first_row = info.k_begin + info.leftpad_k;
   return {algorithm::kv_locator(args.k_layout, b, row, head_k, first_row),
-          algorithm::kv_locator(args.v_layout, b, row, head_k, first_row), seen,
-          args.can_stream && info.seqlen_q * args.geometry.qhead_per_khead <= kMaxStreamedRows};
+          algorithm::kv_locator(args.v_layout, b, row, head_k, first_row), seen};
 }
 
 /// A part of a tile against one block of keys.
@@ -46,51 +44,11 @@ struct KeyBlock {
   Range next_keys;
 };
 
-/// q . k^T of the tile from rows of k in memory. Keys that no row sees are not read; their products
-/// are 0.
-void stream_products(const ForwardArgs& args, const ForwardScratch& scratch, const KeyRows& keys,
-                     const KeyRows& next, std::int64_t rows) {
-  const Range read = keys.read();
-  locate_key_rows(keys, scratch.key_rows);
-  locate_key_rows(next, scratch.next_rows);
-  if (read.size() < args.tile.n) std::fill_n(scratch.scores, rows * scratch.ld_n, 0.0f);
-  if (read.empty()) return;
-  args.math->multiply_memory({.rows = rows,
-                              .a = scratch.q,
-                              .lda = scratch.ld_d,
-                              .c = scratch.scores + (read.min - keys.keys.min),
-                              .ldc = scratch.ld_n},
-                             {.rows = scratch.key_rows,
-                              .count = read.size(),
-                              .columns = args.geometry.headdim,
-                              .dtype = keys.loader.dtype,
-                              .ahead = scratch.next_rows,
-                              .num_ahead = next.read().size()});
-}
-
-/// acc += weights . v from rows of v in memory.
-void stream_values(const ForwardArgs& args, const ForwardScratch& scratch, const KeyRows& keys,
-                   const KeyRows& next, std::int64_t rows) {
-  const Range read = keys.read();
-  if (read.empty()) return;
-  locate_key_rows(keys, scratch.key_rows);
-  locate_key_rows(next, scratch.next_rows);
-  args.math->accumulate_memory({.rows = rows,
-                                .a = args.math->term_at(scratch.weights, read.min - keys.keys.min),
-                                .lda = scratch.ld_w,
-                                .c = scratch.acc,
-                                .ldc = scratch.ld_dv},
-                               {.rows = scratch.key_rows,
-                                .count = read.size(),
-                                .columns = args.geometry.headdim_v,
-                                .dtype = keys.loader.dtype,
-                                .ahead = scratch.next_rows,
-                                .num_ahead = next.read().size()});
-}
-
 /// q . k^T of the tile from k loaded and packed.
-void multiply_products(const ForwardArgs& args, const ForwardScratch& scratch, const KeyRows& keys,
-                       const KeyRows& next, const KeyBlock& block) {
+void multiply_products(const ForwardArgs& args, const ForwardScratch& scratch,
+                       const KeySource& source, const KeyBlock& block) {
+  const KeyRows keys{args.k, source.k, block.tile.keys, source.seen};
+  const KeyRows next{args.v, source.v, block.tile.keys, source.seen};
   const std::int64_t depth = args.math->slots(args.geometry.headdim);
   load_key_rows(keys, next, scratch.rows, scratch.ld_d);
   args.math->pack(scratch.rows, scratch.ld_d, keys.keys.size(), depth, scratch.right);
@@ -103,20 +61,6 @@ void multiply_products(const ForwardArgs& args, const ForwardScratch& scratch, c
                    .b = scratch.right,
                    .c = scratch.scores,
                    .ldc = scratch.ld_n});
-}
-
-/// Scores of the tile against one block of keys, masked.
-void compute_scores(const ForwardArgs& args, const ForwardScratch& scratch, const KeySource& source,
-                    const KeyBlock& block) {
-  const KeyRows keys{args.k, source.k, block.tile.keys, source.seen};
-  const KeyRows next{args.v, source.v, block.tile.keys, source.seen};
-  if (source.streamed) {
-    stream_products(args, scratch, keys, next, block.tile.rows.packed.size());
-  } else {
-    multiply_products(args, scratch, keys, next, block);
-  }
-  scale_and_cap(args.score, block.tile, scratch.scores, scratch.ld_n);
-  bias_and_mask(args.score, block.tile, block.needs_mask, scratch.scores, scratch.ld_n);
 }
 
 /// Scores become weights, exp(score - row_max); sums and accumulator move to the new maximum.
@@ -157,12 +101,22 @@ void narrow_weights(const ForwardArgs& args, const ForwardScratch& scratch, cons
   }
 }
 
+/// Products of the tile with one block of keys become weights of its values.
+void weigh(const ForwardArgs& args, const ForwardScratch& scratch, const ScoreTile& tile,
+           bool needs_mask) {
+  scale_and_cap(args.score, tile, scratch.scores, scratch.ld_n);
+  bias_and_mask(args.score, tile, needs_mask, scratch.scores, scratch.ld_n);
+  update_softmax(args, scratch, tile);
+  if (args.score.dropout.enabled()) drop_weights(args, scratch, tile);
+  narrow_weights(args, scratch, tile);
+}
+
+/// acc += weights . v from v loaded.
 void accumulate_values(const ForwardArgs& args, const ForwardScratch& scratch,
                        const KeySource& source, const KeyBlock& block) {
   const KeyRows keys{args.v, source.v, block.tile.keys, source.seen};
   const KeyRows next{args.k, block.next.k, block.next_keys, block.next.seen};
   const std::int64_t rows = block.tile.rows.packed.size();
-  if (source.streamed) return stream_values(args, scratch, keys, next, rows);
   const std::int64_t headdim_v = args.geometry.headdim_v;
   const std::int64_t ld = tile_ld(args.math->slots(headdim_v));
   load_key_rows(keys, next, scratch.rows, ld);
@@ -189,22 +143,11 @@ void begin_tile(const ForwardArgs& args, const ForwardScratch& scratch, const Qu
   std::fill_n(scratch.state, rows.packed.size(), SoftmaxState{});
 }
 
-/// The rows of the tile that see some key of a block, which is all that the block is for.
-void attend_block(const ForwardArgs& args, const ForwardScratch& scratch, const KeySource& source,
-                  KeyBlock block) {
-  const Range whole = block.tile.rows.packed;
-  if (block.needs_mask) {
-    const Range rows = block.tile.mask.rows_of_keys(block.tile.keys);
-    const std::int64_t group = block.tile.rows.group;
-    block.tile.rows.packed = algorithm::intersect(whole, {rows.min * group, rows.max * group});
-    if (block.tile.rows.packed.empty()) return;
-  }
-  const ForwardScratch part = scratch.rows_from(block.tile.rows.packed.min - whole.min);
-  compute_scores(args, part, source, block);
-  update_softmax(args, part, block.tile);
-  if (args.score.dropout.enabled()) drop_weights(args, part, block.tile);
-  narrow_weights(args, part, block.tile);
-  accumulate_values(args, part, source, block);
+/// Leaves those rows of the tile that see some key of a block, which is all that the block is for.
+void keep_seeing_rows(ScoreTile& tile) {
+  const Range rows = tile.mask.rows_of_keys(tile.keys);
+  const std::int64_t group = tile.rows.group;
+  tile.rows.packed = algorithm::intersect(tile.rows.packed, {rows.min * group, rows.max * group});
 }
 
 }  // namespace
@@ -265,8 +208,20 @@ struct ItemWork {
     return {n_block * args.tile.n, min_of((n_block + 1) * args.tile.n, info.seqlen_k)};
   }
   /// The tiles of several heads share a scratch tile: those of a few rows only are taken together.
+  [[nodiscard]] std::int64_t head_rows() const { return padding.max - packed.min; }
   [[nodiscard]] ForwardScratch scratch_of(const ForwardScratch& scratch, std::int64_t head) const {
-    return scratch.rows_from(head * (padding.max - packed.min));
+    return scratch.rows_from(head * head_rows());
+  }
+  /// Whether k and v are read where they lie; by the sequence's rows alone, so that bits don't hang
+  /// on the batch.
+  [[nodiscard]] bool streams() const {
+    return args.can_stream && info.seqlen_q * args.geometry.qhead_per_khead <= kMaxStreamedRows;
+  }
+  /// The tile of the item's first head against one block, with the rows that see some of it.
+  [[nodiscard]] ScoreTile score_tile(std::int64_t n_block) const {
+    ScoreTile score{tile(0).rows, mask, keys_of_block(n_block)};
+    if (blocks.needs_mask(n_block)) keep_seeing_rows(score);
+    return score;
   }
 };
 
@@ -288,6 +243,44 @@ ItemWork::ItemWork(const ForwardArgs& arguments, const WorkItem& work)
   seen = mask.keys_of_rows(rows);
 }
 
+/// One block of keys for all heads of the item, head by head.
+void attend_block(const ItemWork& work, const ForwardScratch& scratch, std::int64_t n_block) {
+  const ForwardArgs& args = work.args;
+  ScoreTile tile = work.score_tile(n_block);
+  if (tile.rows.packed.empty()) return;
+  const std::int64_t first_row = tile.rows.packed.min - work.packed.min;
+  KeySource source = work.source(0);
+  for (std::int64_t head = 0; head < work.item.num_heads; ++head, ++tile.rows.head_k) {
+    const bool last = head + 1 == work.item.num_heads;
+    const KeySource next = work.source(last ? 0 : head + 1);
+    const ForwardScratch part = work.scratch_of(scratch, head).rows_from(first_row);
+    const KeyBlock block{tile, work.blocks.needs_mask(n_block), next,
+                         work.keys_of_block(last ? n_block + 1 : n_block)};
+    multiply_products(args, part, source, block);
+    weigh(args, part, tile, block.needs_mask);
+    accumulate_values(args, part, source, block);
+    source = next;
+  }
+}
+
+/// The same with k and v read where they lie, each once for all heads of the item.
+void stream_block(const ItemWork& work, const ForwardScratch& scratch, std::int64_t n_block) {
+  const ForwardArgs& args = work.args;
+  ScoreTile tile = work.score_tile(n_block);
+  if (tile.rows.packed.empty()) return;
+  const std::int64_t first_row = tile.rows.packed.min - work.packed.min;
+  const ForwardScratch part = scratch.rows_from(first_row);
+  const StreamedRows rows{tile.rows.packed.size(), work.item.num_heads, work.head_rows()};
+  const KeySource source = work.source(0);
+  const KeyRows values{args.v, source.v, tile.keys, source.seen};
+  stream_products(args, part, {args.k, source.k, tile.keys, source.seen}, values, rows);
+  for (std::int64_t head = 0; head < work.item.num_heads; ++head, ++tile.rows.head_k) {
+    weigh(args, work.scratch_of(part, head), tile, work.blocks.needs_mask(n_block));
+  }
+  stream_values(args, part, values,
+                {args.k, source.k, work.keys_of_block(n_block + 1), source.seen}, rows);
+}
+
 }  // namespace
 
 void attend(const ForwardArgs& args, const ForwardScratch& scratch, const WorkItem& item) {
@@ -301,18 +294,9 @@ void attend(const ForwardArgs& args, const ForwardScratch& scratch, const WorkIt
   for (std::int64_t head = 0; head < item.num_heads; ++head) {
     begin_tile(args, work.scratch_of(scratch, head), work.tile(head).rows);
   }
+  const auto block = work.streams() ? stream_block : attend_block;
   for (std::int64_t n_block = work.split.min; n_block < work.split.max; ++n_block) {
-    KeySource source = work.source(0);
-    for (std::int64_t head = 0; head < item.num_heads; ++head) {
-      const bool last = head + 1 == item.num_heads;
-      const KeySource next = work.source(last ? 0 : head + 1);
-      attend_block(args, work.scratch_of(scratch, head), source,
-                   {.tile = {work.tile(head).rows, work.mask, work.keys_of_block(n_block)},
-                    .needs_mask = work.blocks.needs_mask(n_block),
-                    .next = next,
-                    .next_keys = work.keys_of_block(last ? n_block + 1 : n_block)});
-      source = next;
-    }
+    block(work, scratch, n_block);
   }
   for (std::int64_t head = 0; head < item.num_heads; ++head) {
     WorkItem one = item;

@@ -13,10 +13,9 @@ using RowBuffer = std::array<float, kMaxHeaddim>;
 void load_row(const MemoryRows& b, std::int64_t j, RowBuffer& row) {
   FOVEAL_ASSERT(b.columns <= kMaxHeaddim);
   switch (b.dtype) {
-    case DType::kFloat16: return load_fp16(b.rows[j], b.columns, row.data());
-    case DType::kBFloat16: return load_bf16(b.rows[j], b.columns, row.data());
-    default:
-      std::memcpy(row.data(), b.rows[j], static_cast<std::size_t>(b.columns) * sizeof(float));
+    case DType::kFloat16: return load_fp16(b.row(j), b.columns, row.data());
+    case DType::kBFloat16: return load_bf16(b.row(j), b.columns, row.data());
+    default: std::memcpy(row.data(), b.row(j), static_cast<std::size_t>(b.columns) * sizeof(float));
   }
 }
 

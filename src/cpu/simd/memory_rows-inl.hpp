@@ -1,5 +1,6 @@
 // Products with rows of k and v where they lie: converted in registers, read once for all rows of A
-// as far as there are registers.
+// as far as there are registers, while the second-level cache is asked for the rows that come next,
+// line by line.
 
 #if defined(FOVEAL_CPU_SIMD_MEMORY_ROWS_INL_HPP) == defined(HWY_TARGET_TOGGLE)
 #ifdef FOVEAL_CPU_SIMD_MEMORY_ROWS_INL_HPP
@@ -7,6 +8,9 @@
 #else
 #define FOVEAL_CPU_SIMD_MEMORY_ROWS_INL_HPP
 #endif
+
+#include <algorithm>
+#include <atomic>
 
 #include "core/half.hpp"
 #include "cpu/simd/convert-inl.hpp"
@@ -29,19 +33,47 @@ HWY_INLINE Floats load_memory<float>(const std::byte* row, std::int64_t index) {
                      hn::LoadU(bytes, reinterpret_cast<const std::uint8_t*>(row) + index * 4));
 }
 
-HWY_INLINE const float* left_row(const RowProduct& product, std::int64_t r) {
-  return static_cast<const float*>(product.a) + r * product.lda;
-}
+constexpr int kCacheLineBytes = 64;
 
-/// Asks the second-level cache for the row that is read after row j's tile. Rows of one head are
+/// Asks the second-level cache for the lines of a row that is read later, a few with each few that
+/// are used: all together they would take up what a core may have under way. Rows of one head are
 /// often a multiple of 4 KiB apart: in the first level they would drive each other out.
-HWY_INLINE void prefetch_ahead(const MemoryRows& b, std::int64_t j, std::int64_t row_bytes) {
-  constexpr std::int64_t kCacheLineBytes = 64;
-  if (j >= b.num_ahead) return;
-  for (std::int64_t byte = 0; byte < row_bytes; byte += kCacheLineBytes) {
-    __builtin_prefetch(b.ahead[j] + byte, /*rw=*/0, /*locality=*/2);
+class Prefetcher {
+ public:
+  Prefetcher() = default;
+  /// While row j is used.
+  Prefetcher(const MemoryRows& b, std::int64_t j) : row_(b.row_ahead(j)) {}
+
+  /// The lines that begin in the Bytes bytes from byte `begin` on.
+  template <int Bytes>
+  HWY_INLINE void fetch(std::int64_t begin) const {
+#pragma GCC unroll 8
+    for (int byte = 0; byte < Bytes; byte += kCacheLineBytes) {
+      __builtin_prefetch(row_ + begin + byte, /*rw=*/0, /*locality=*/2);
+    }
+  }
+
+ private:
+  const std::byte* row_ = nullptr;
+};
+
+/// Part `part` of `Parts` of the lines that begin in Bytes bytes of each of `Rows` rows from byte
+/// `begin` on: row by row, since memory gives neighbours sooner.
+template <int Rows, int Bytes, int Parts>
+HWY_INLINE void fetch_part(const Prefetcher* rows, std::int64_t begin, int part) {
+  constexpr int kLines = Bytes <= kCacheLineBytes ? 1 : Bytes / kCacheLineBytes;  // of a row
+  constexpr int kEach = (Rows * kLines + Parts - 1) / Parts;
+#pragma GCC unroll 4
+  for (int i = 0; i < kEach; ++i) {
+    const int line = part * kEach + i;
+    if (line >= Rows * kLines) return;
+    rows[line / kLines].template fetch<kCacheLineBytes>(begin + line % kLines * kCacheLineBytes);
   }
 }
+
+/// What was loaded before stays in its register: the compiler takes an operand from memory once for
+/// every use of it, which a core can do no more often than multiply.
+HWY_INLINE void keep_loaded() { std::atomic_signal_fence(std::memory_order_seq_cst); }
 
 /// (x0 + x2, y0 + y2, x1 + x3, y1 + y3) of every block of four lanes.
 HWY_INLINE Floats add_interleaved(Floats x, Floats y) {
@@ -81,151 +113,239 @@ HWY_INLINE Floats add_lanes(const Floats* sums) {
 #endif
 }
 
-/// sum += products of Vectors vectors from element d on, row by row of B: a cache line of B is used
-/// up at once, for sixteen rows that are a multiple of 4 KiB apart share the eight ways of a set.
-template <class T, int Rows, int Keys, int Vectors>
-HWY_INLINE void add_products(const RowProduct& product, const std::byte* const* keys,
-                             std::int64_t d, Floats* sum) {
-  Floats left[Rows][Vectors];
-#pragma GCC unroll 4
-  for (int r = 0; r < Rows; ++r) {
-#pragma GCC unroll 2
-    for (int v = 0; v < Vectors; ++v) {
-      left[r][v] = load(left_row(product, r) + d + v * kVector);
-    }
-  }
-#pragma GCC unroll 16
-  for (int key = 0; key < Keys; ++key) {
-#pragma GCC unroll 2
-    for (int v = 0; v < Vectors; ++v) {
-      const Floats right = load_memory<T>(keys[key], d + v * kVector);
-#pragma GCC unroll 4
-      for (int r = 0; r < Rows; ++r) {
-        sum[r * Keys + key] = hn::MulAdd(left[r][v], right, sum[r * Keys + key]);
-      }
-    }
-  }
-}
-
-/// Scores of Rows rows of A and the kVector / Rows keys from j on: as many dot products as a vector
-/// has lanes, all under way at once. Keys past the last one repeat it and aren't stored.
-template <class T, int Rows>
-HWY_INLINE void multiply_keys(const RowProduct& product, const MemoryRows& b, std::int64_t j) {
-  constexpr int kKeys = static_cast<int>(kVector) / Rows;
-  const std::byte* keys[kKeys];
-  for (int key = 0; key < kKeys; ++key) keys[key] = b.rows[min_of(j + key, b.count - 1)];
-  Floats sum[kVector];
-#pragma GCC unroll 16
-  for (int i = 0; i < kVector; ++i) sum[i] = hn::Zero(FloatTag());
-  std::int64_t d = 0;
-  for (; d + 2 * kVector <= b.columns; d += 2 * kVector) {
-    add_products<T, Rows, kKeys, 2>(product, keys, d, sum);
-  }
-  if (d < b.columns) add_products<T, Rows, kKeys, 1>(product, keys, d, sum);
-  float scores[kVector];
-  store(add_lanes(sum), scores);
-  const int count = static_cast<int>(min_of<std::int64_t>(kKeys, b.count - j));
-  for (int r = 0; r < Rows; ++r) {
-    for (int key = 0; key < count; ++key) {
-      product.c[r * product.ldc + j + key] = scores[r * kKeys + key];
-    }
-  }
-}
-
 /// Rows of A that share a load of B: with four keys each they fill a vector with dot products.
 constexpr int kSharedRows = static_cast<int>(kVector / 4);
 
-template <class T>
-HWY_INLINE void multiply_elements(RowProduct product, const MemoryRows& b) {
-  const std::int64_t row_bytes = b.columns * static_cast<std::int64_t>(sizeof(T));
-  for (std::int64_t j = 0; j < b.count; j += kVector) {
-    for (std::int64_t key = j; key < j + kVector; ++key) prefetch_ahead(b, key, row_bytes);
-    RowProduct rows = product;
-    for (; rows.rows >= kSharedRows; rows.rows -= kSharedRows) {
-      for (std::int64_t key = j; key < min_of(j + kVector, b.count); key += kVector / kSharedRows) {
-        multiply_keys<T, kSharedRows>(rows, b, key);
-      }
-      rows.a = slot_at(rows.a, kSharedRows * rows.lda);
-      rows.c += kSharedRows * rows.ldc;
+/// Keys that share a load of A, and vectors of a row that are done without a loop: what sixteen or
+/// thirty-two registers allow.
+constexpr int kHeldKeys = kVector == 16 ? 2 : 4;
+constexpr int kRowVectors = kVector == 16 ? 8 : 2;
+
+/// The products of Vectors vectors of kHeldKeys keys from element d on: of row r they go to
+/// sum[r * Keys] and the next ones.
+template <class T, int Rows, int Keys, int Vectors, bool Ahead>
+HWY_INLINE void add_products(const float* a, std::int64_t lda, const std::byte* const* keys,
+                             const Prefetcher* ahead, std::int64_t d, Floats* sum) {
+  constexpr int kBytes = static_cast<int>(kVector * sizeof(T));
+  Floats right[kHeldKeys][Vectors];
+  // Row by row where there are registers: four rows 512 bytes apart get into each other's way.
+  if constexpr (kHeldKeys == 2) {
+#pragma GCC unroll 2
+    for (int k = 0; k < kHeldKeys; ++k) {
+#pragma GCC unroll 8
+      for (int v = 0; v < Vectors; ++v) right[k][v] = load_memory<T>(keys[k], d + v * kVector);
     }
-    for (; rows.rows > 0; --rows.rows) {
-      multiply_keys<T, 1>(rows, b, j);
-      rows.a = slot_at(rows.a, rows.lda);
-      rows.c += rows.ldc;
+  }
+#pragma GCC unroll 8
+  for (int v = 0; v < Vectors; ++v) {
+    if constexpr (kHeldKeys > 2) {
+#pragma GCC unroll 4
+      for (int k = 0; k < kHeldKeys; ++k) right[k][v] = load_memory<T>(keys[k], d + v * kVector);
+    }
+    if constexpr (Ahead) {
+      fetch_part<kHeldKeys, Vectors * kBytes, Vectors>(ahead,
+                                                       d * static_cast<std::int64_t>(sizeof(T)), v);
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < Rows; ++r) {
+      const Floats left = load(a + r * lda + d + v * kVector);
+      keep_loaded();
+#pragma GCC unroll 4
+      for (int k = 0; k < kHeldKeys; ++k) {
+        sum[r * Keys + k] = hn::MulAdd(left, right[k][v], sum[r * Keys + k]);
+      }
     }
   }
 }
 
-/// Rows rows by Vectors vectors of C: a running sum over the rows of B, as products-inl.hpp has it.
+/// Part r of the vector to row r. Straight from registers: what goes through memory in pieces of
+/// another size waits until all loads before it are done.
+template <int Rows, class Tag>
+HWY_INLINE void store_scores(Tag d, hn::Vec<Tag> scores, float* to, std::int64_t ld) {
+  if constexpr (Rows == 1) {
+    hn::StoreU(scores, d, to);
+  } else {
+    const hn::Half<Tag> half;
+    store_scores<Rows / 2>(half, hn::LowerHalf(half, scores), to, ld);
+    store_scores<Rows / 2>(half, hn::UpperHalf(half, scores), to + Rows / 2 * ld, ld);
+  }
+}
+
+/// Scores of Rows rows of A from `row` on and the kVector / Rows keys from j on: as many dot
+/// products as a vector has lanes. Keys past the last one repeat it and aren't stored. WholeRow: a
+/// row has kRowVectors vectors. Ahead: asks for what is read later.
+template <class T, int Rows, bool WholeRow, bool Ahead>
+HWY_INLINE void multiply_keys(const RowProduct& product, const MemoryRows& b, std::int64_t row,
+                              std::int64_t j) {
+  constexpr int kKeys = static_cast<int>(kVector) / Rows;
+  const float* a = product.left(row);
+  const std::int64_t lda = product.lda, columns = b.columns, left = b.count - j;
+  Floats sum[kVector];  // [row][key]
+#pragma GCC unroll 16
+  for (int i = 0; i < kVector; ++i) sum[i] = hn::Zero(FloatTag());
+#pragma GCC unroll 8
+  for (int key = 0; key < kKeys; key += kHeldKeys) {
+    const std::byte* keys[kHeldKeys];
+    Prefetcher ahead[kHeldKeys];
+#pragma GCC unroll 4
+    for (int k = 0; k < kHeldKeys; ++k) {
+      keys[k] = b.row(j + min_of<std::int64_t>(key + k, left - 1));
+      ahead[k] = Prefetcher(b, j + key + k);
+    }
+    std::int64_t d = 0;
+    if constexpr (WholeRow) {
+      add_products<T, Rows, kKeys, kRowVectors, Ahead>(a, lda, keys, ahead, d, sum + key);
+    } else {
+      constexpr int kVectors = min_of(kRowVectors, 4);
+      for (; d + kVectors * kVector <= columns; d += kVectors * kVector) {
+        add_products<T, Rows, kKeys, kVectors, Ahead>(a, lda, keys, ahead, d, sum + key);
+      }
+      for (; d < columns; d += kVector) {
+        add_products<T, Rows, kKeys, 1, Ahead>(a, lda, keys, ahead, d, sum + key);
+      }
+    }
+  }
+  const Floats scores = add_lanes(sum);
+  float* c = product.result(row) + j;
+  if (left >= kKeys) return store_scores<Rows>(FloatTag(), scores, c, product.ldc);
+  float all[kVector];
+  store(scores, all);
+  for (int r = 0; r < Rows; ++r) std::copy_n(all + r * kKeys, left, c + r * product.ldc);
+}
+
+/// Rows rows of A at a time from `row` on and the kVector keys from j on. Returns the first row
+/// that is left over.
+template <class T, int Rows, bool WholeRow>
+HWY_INLINE std::int64_t multiply_rows(const RowProduct& product, const MemoryRows& b,
+                                      std::int64_t j, std::int64_t row) {
+  const std::int64_t end = min_of(j + kVector, b.count);
+  for (; row + Rows <= product.rows; row += Rows) {
+    for (std::int64_t key = j; key < end; key += kVector / Rows) {
+      if (row == 0) {
+        multiply_keys<T, Rows, WholeRow, true>(product, b, row, key);
+      } else {  // the keys are in the first-level cache by now, what is next in the second
+        multiply_keys<T, Rows, WholeRow, false>(product, b, row, key);
+      }
+    }
+  }
+  return row;
+}
+
+template <class T, bool WholeRow>
+HWY_INLINE void multiply_elements(const RowProduct& product, const MemoryRows& b) {
+  for (std::int64_t j = 0; j < b.count; j += kVector) {
+    std::int64_t row = multiply_rows<T, kSharedRows, WholeRow>(product, b, j, 0);
+    if constexpr (kSharedRows > 2) row = multiply_rows<T, 2, WholeRow>(product, b, j, row);
+    if constexpr (kSharedRows > 1) multiply_rows<T, 1, WholeRow>(product, b, j, row);
+  }
+}
+
+template <class T>
+HWY_INLINE void multiply_any(const RowProduct& product, const MemoryRows& b) {
+  if constexpr (kVector == 16) {  // the row that most models have, without a loop over it
+    if (b.columns == kRowVectors * kVector) return multiply_elements<T, true>(product, b);
+  }
+  multiply_elements<T, false>(product, b);
+}
+
+/// Keys whose values go through the columns strip by strip: at headdim 128 they take a quarter of
+/// the first-level cache.
+template <class T>
+constexpr std::int64_t kValueKeys = 64 / static_cast<std::int64_t>(sizeof(T));
+
+/// A strip of columns for the keys [begin, end).
+struct ValueStrip {
+  std::int64_t row = 0;  ///< of A, the first
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  std::int64_t column = 0;
+  std::int64_t ahead_row = 0;  ///< what is asked for next
+  std::int64_t ahead_byte = 0;
+};
+
+/// Rows rows by Vectors vectors of C: a running sum over the keys of the strip.
 template <class T, int Rows, int Vectors>
 HWY_INLINE void accumulate_columns(const RowProduct& product, const MemoryRows& b,
-                                   std::int64_t column) {
+                                   ValueStrip& strip) {
+  constexpr int kBytes = static_cast<int>(Vectors * kVector * sizeof(T));
+  const std::int64_t row_bytes = b.columns * static_cast<std::int64_t>(sizeof(T));
+  const float* a = product.left(strip.row);
+  const std::int64_t lda = product.lda, column = strip.column;
   Floats sum[Rows][Vectors];
 #pragma GCC unroll 4
   for (int r = 0; r < Rows; ++r) {
 #pragma GCC unroll 8
     for (int v = 0; v < Vectors; ++v) sum[r][v] = hn::Zero(FloatTag());
   }
-  const std::int64_t row_bytes = b.columns * static_cast<std::int64_t>(sizeof(T));
-  for (std::int64_t j = 0; j < b.count; ++j) {
-    prefetch_ahead(b, j, row_bytes);
+  for (std::int64_t j = strip.begin; j < strip.end; ++j) {
+    const std::byte* from = b.row(j);
+    if (strip.row == 0) {
+      Prefetcher(b, strip.ahead_row).template fetch<kBytes>(strip.ahead_byte);
+      strip.ahead_byte += kBytes;
+      if (strip.ahead_byte >= row_bytes) {
+        strip.ahead_byte = 0;
+        ++strip.ahead_row;
+      }
+    }
     Floats factor[Rows];
 #pragma GCC unroll 4
-    for (int r = 0; r < Rows; ++r) factor[r] = broadcast(left_row(product, r)[j]);
+    for (int r = 0; r < Rows; ++r) factor[r] = broadcast(a[r * lda + j]);
 #pragma GCC unroll 8
     for (int v = 0; v < Vectors; ++v) {
-      const Floats right = load_memory<T>(b.rows[j], column + v * kVector);
+      const Floats right = load_memory<T>(from, column + v * kVector);
 #pragma GCC unroll 4
       for (int r = 0; r < Rows; ++r) sum[r][v] = hn::MulAdd(factor[r], right, sum[r][v]);
     }
   }
+  float* c = product.result(strip.row) + column;
 #pragma GCC unroll 4
   for (int r = 0; r < Rows; ++r) {
 #pragma GCC unroll 8
     for (int v = 0; v < Vectors; ++v) {
-      float* to = product.c + r * product.ldc + column + v * kVector;
+      float* to = c + r * product.ldc + v * kVector;
       store(hn::Add(load(to), sum[r][v]), to);
     }
   }
 }
 
-/// Rows rows, over the columns in strips as wide as the registers allow.
-template <class T, int Rows>
-HWY_INLINE void accumulate_strips(const RowProduct& product, MemoryRows b) {
-  constexpr int kVectors = Rows == 1 ? 8 : 4;
-  std::int64_t column = 0;
-  for (; column + kVectors * kVector <= b.columns; column += kVectors * kVector) {
-    accumulate_columns<T, Rows, kVectors>(product, b, column);
-    b.num_ahead = 0;  // asked for once
+/// Columns from strip.column on, in strips of Vectors vectors.
+template <class T, int Rows, int Vectors>
+HWY_INLINE void accumulate_strips(const RowProduct& product, const MemoryRows& b,
+                                  ValueStrip& strip) {
+  for (; strip.column + Vectors * kVector <= b.columns; strip.column += Vectors * kVector) {
+    accumulate_columns<T, Rows, Vectors>(product, b, strip);
   }
-  for (; column < b.columns; column += kVector) {
-    accumulate_columns<T, Rows, 1>(product, b, column);
-    b.num_ahead = 0;
+}
+
+/// Rows rows at a time from strip.row on, in strips as wide as the registers allow.
+template <class T, int Rows>
+HWY_INLINE void accumulate_rows(const RowProduct& product, const MemoryRows& b, ValueStrip& strip) {
+  constexpr int kVectors = Rows == 1 ? 8 : (kVector == 16 ? 16 : 8) / Rows;
+  for (; strip.row + Rows <= product.rows; strip.row += Rows) {
+    strip.column = strip.ahead_byte = 0;
+    strip.ahead_row = strip.begin;
+    accumulate_strips<T, Rows, kVectors>(product, b, strip);
+    if constexpr (kVectors > 4) accumulate_strips<T, Rows, 4>(product, b, strip);
+    accumulate_strips<T, Rows, 1>(product, b, strip);
   }
 }
 
 template <class T>
-HWY_INLINE void accumulate_elements(RowProduct product, MemoryRows b) {
+HWY_INLINE void accumulate_elements(const RowProduct& product, const MemoryRows& b) {
   constexpr int kRows = kVector == 16 ? 4 : 2;
-  for (; product.rows >= kRows; product.rows -= kRows) {
-    accumulate_strips<T, kRows>(product, b);
-    product.a = slot_at(product.a, kRows * product.lda);
-    product.c += kRows * product.ldc;
-    b.num_ahead = 0;
-  }
-  for (; product.rows > 0; --product.rows) {
-    accumulate_strips<T, 1>(product, b);
-    product.a = slot_at(product.a, product.lda);
-    product.c += product.ldc;
-    b.num_ahead = 0;
+  for (std::int64_t j = 0; j < b.count; j += kValueKeys<T>) {
+    ValueStrip strip{.begin = j, .end = min_of(j + kValueKeys<T>, b.count)};
+    accumulate_rows<T, kRows>(product, b, strip);
+    if constexpr (kRows > 2) accumulate_rows<T, 2>(product, b, strip);
+    accumulate_rows<T, 1>(product, b, strip);
   }
 }
 
 void multiply_memory(const RowProduct& product, const MemoryRows& b) {
   switch (b.dtype) {
-    case DType::kFloat16: return multiply_elements<Half>(product, b);
-    case DType::kBFloat16: return multiply_elements<BFloat16>(product, b);
-    default: return multiply_elements<float>(product, b);
+    case DType::kFloat16: return multiply_any<Half>(product, b);
+    case DType::kBFloat16: return multiply_any<BFloat16>(product, b);
+    default: return multiply_any<float>(product, b);
   }
 }
 
