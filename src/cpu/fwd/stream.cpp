@@ -56,12 +56,13 @@ void stream_products(const ForwardArgs& args, const ForwardScratch& scratch, con
   }
   for_turns(keys, scratch.key_rows, values, scratch.next_rows, rows.heads,
             [&](std::int64_t head, std::int64_t first, const MemoryRows& memory) {
-              const ForwardScratch part = scratch.rows_from(head * rows.head_rows);
+              const std::int64_t row = head * rows.head_rows;
+              const std::int64_t column = read.min - keys.keys.min + first;
               args.math->multiply_memory({.rows = rows.rows,
-                                          .a = part.q,
-                                          .lda = part.ld_d,
-                                          .c = part.scores + (read.min - keys.keys.min) + first,
-                                          .ldc = part.ld_n},
+                                          .a = slot_at(scratch.q, row * scratch.ld_d),
+                                          .lda = scratch.ld_d,
+                                          .c = scratch.scores + row * scratch.ld_n + column,
+                                          .ldc = scratch.ld_n},
                                          memory);
             });
 }
@@ -72,12 +73,13 @@ void stream_values(const ForwardArgs& args, const ForwardScratch& scratch, const
   locate_key_rows(next, scratch.key_rows);
   for_turns(values, scratch.next_rows, next, scratch.key_rows, rows.heads,
             [&](std::int64_t head, std::int64_t first, const MemoryRows& memory) {
-              const ForwardScratch part = scratch.rows_from(head * rows.head_rows);
+              const std::int64_t row = head * rows.head_rows;
+              const void* weights = slot_at(scratch.weights, row * scratch.ld_w);
               args.math->accumulate_memory({.rows = rows.rows,
-                                            .a = args.math->term_at(part.weights, origin + first),
-                                            .lda = part.ld_w,
-                                            .c = part.acc,
-                                            .ldc = part.ld_dv},
+                                            .a = args.math->term_at(weights, origin + first),
+                                            .lda = scratch.ld_w,
+                                            .c = scratch.acc + row * scratch.ld_dv,
+                                            .ldc = scratch.ld_dv},
                                            memory);
             });
 }
