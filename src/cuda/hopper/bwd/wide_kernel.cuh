@@ -35,6 +35,7 @@ FOVEAL_DEVICE void init_wide_barriers(typename Shape::SharedMemory& smem) {
   ptx::mbarrier_init(address_of(smem.ds_full), kWarps);
   ptx::mbarrier_init(address_of(smem.ds_empty), 2 * kWarps);  // consumers of dv and dk
   ptx::mbarrier_init(address_of(smem.other_ds_full), 1);
+  ptx::mbarrier_init(address_of(smem.scores_started), kWarps);
   ptx::mbarrier_init(address_of(smem.other_ds_empty), kWarps * Shape::kDqConsumers);
   for (int consumer = 0; consumer < Shape::kDqConsumers; ++consumer) {
     for (int i = 0; i < Shape::kDqBuffers; ++i) {

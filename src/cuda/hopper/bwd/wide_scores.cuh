@@ -91,6 +91,9 @@ class ScoresConsumer {
       dout_ = dout_.next();
       start_scores(s);
       start_dp(dp);
+    }
+    if constexpr (kTile.scores_come_first()) arrive_once(smem_.scores_started);
+    if constexpr (!kLast) {
       ptx::wgmma_wait<1>();
       ptx::hold_registers(s);
     }

@@ -59,6 +59,7 @@ struct WideShape {
     std::uint64_t p_full, p_empty;
     std::uint64_t ds_full, ds_empty;
     std::uint64_t other_ds_full, other_ds_empty;
+    std::uint64_t scores_started;  ///< Of the next step.
     std::uint64_t dq_full[kDqConsumers][kDqBuffers], dq_empty[kDqConsumers][kDqBuffers];
     RowsInfo rows[kQStages];
     BlockWork work;

@@ -61,6 +61,9 @@ class SumConsumer {
     dout_ = dout_.next();
     ptx::mbarrier_wait(address_of(smem_.ds_full), parity);
     ptx::mbarrier_wait(address_of(smem_.other_ds_full), parity);
+    if constexpr (kTile.scores_come_first()) {
+      ptx::mbarrier_wait(address_of(smem_.scores_started), parity);
+    }
     float dq[kDqColumns / 2];
     start_dq(dq);
     ptx::wgmma_wait<0>();
