@@ -1,7 +1,5 @@
 // Fault classes of memory layout: views that are not contiguous, expanded gradients, caches with
 // NaN where nothing is in use, block tables that are too short or point outside.
-#include <algorithm>
-#include <cmath>
 #include <foveal/plan.hpp>
 #include <tuple>
 
@@ -13,19 +11,6 @@ namespace {
 
 /// Kernels that copy whole units may leave misaligned views to another kernel: other sums, as good.
 bool keeps_bits(Layout layout) { return layout != Layout::kMisaligned; }
-
-/// Every element of `a` is that of `b` but for roundings, which are of the size of the largest.
-::testing::AssertionResult same_but_roundings(const Operand& a, const Operand& b) {
-  double largest = 0;
-  double distance = 0;
-  for_each_index(a.spec, [&](const Index& index) {
-    largest = std::max(largest, std::abs(b.get(index)));
-    distance = std::max(distance, std::abs(a.get(index) - b.get(index)));
-  });
-  if (distance <= largest / 64) return ::testing::AssertionSuccess();
-  return ::testing::AssertionFailure()
-         << a.info->name << ": " << distance << " apart where the largest is " << largest;
-}
 
 /// The outputs of a built case and of its copy on adjacent tensors have the same bits.
 void expect_as_contiguous(BuiltCase& built, Layout view) {

@@ -182,4 +182,16 @@ double largest_error(const std::vector<double>& expected, const std::vector<doub
   return result;
 }
 
+::testing::AssertionResult same_but_roundings(const Operand& a, const Operand& b) {
+  double largest = 0;
+  double distance = 0;
+  for_each_index(a.spec, [&](const Index& index) {
+    largest = std::max(largest, std::abs(b.get(index)));
+    distance = std::max(distance, std::abs(a.get(index) - b.get(index)));
+  });
+  if (distance <= largest / 64) return ::testing::AssertionSuccess();
+  return ::testing::AssertionFailure()
+         << a.info->name << ": " << distance << " apart where the largest is " << largest;
+}
+
 }  // namespace foveal::test

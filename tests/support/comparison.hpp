@@ -58,4 +58,7 @@ inline constexpr double kLseLimit = 1e-5;
 /// The same bits in every element of two operands of one shape and dtype.
 [[nodiscard]] ::testing::AssertionResult same_bits(const Operand& a, const Operand& b);
 
+/// Every element of `a` is that of `b` but for roundings, which are of the size of the largest.
+[[nodiscard]] ::testing::AssertionResult same_but_roundings(const Operand& a, const Operand& b);
+
 }  // namespace foveal::test
