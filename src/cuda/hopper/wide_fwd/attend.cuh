@@ -43,8 +43,8 @@ class WideConsumer {
   }
 
  private:
-  /// Of the block's own keys, of the partner's.
-  using Weights = std::uint32_t[2][4][4];
+  static constexpr int kSteps = kTile.keys() / 16;
+  using Weights = std::uint32_t[kSteps][4];
 
   FOVEAL_DEVICE std::int32_t first_row(const WorkTile& work) const {
     const auto thread = static_cast<std::int32_t>(ptx::thread_index_anew()) % kWarpgroupThreads;
@@ -61,7 +61,8 @@ class WideConsumer {
   FOVEAL_DEVICE void attend_keys(const WorkTile& work, float (&acc)[kTile.columns() / 2],
                                  RowStates& state, std::uint32_t q_parity) {
     float s[kTile.keys() / 2];
-    Weights p;
+    Weights p;         // of the block's own keys
+    Weights partners;  // of its partner's
     const std::int32_t n_min = work.n_min;
     const std::int32_t full_min = work.full_min;
     const std::int32_t full_max = work.full_max;
@@ -70,42 +71,57 @@ class WideConsumer {
 
     start_scores<true>(s, q_parity);
     ptx::wgmma_wait<0>();
-    ptx::hold_registers(s);
-    free_slots(1);
-    if (n_block == n_min) release(smem_.q_empty);
+    end_scores(s, n_block == n_min);
     begin_weights(work, s, n_block, masked);
     Rescale rescale = move_maxima_together(state);
     exponentiate(s, state, factor_log2_);
-    pack_weights<Element>(p[0], s);
-    partner_.send_weights(p[0]);
+    pack_weights<Element>(p, s);
+    partner_.send_weights(p);
 #pragma unroll
     for (float& x : acc) x = 0.0f;
     rescale.any = false;
 
+    // A product with registers is issued when the one before it has begun, so that what stands
+    // between two of them runs beside the first.
 #pragma unroll 1
     while (--n_block >= n_min) {
-      const bool before_masked = masked;
+      const ValueBlock values{n_block + 1, masked};
       masked = n_block >= full_max || n_block < full_min;
       start_scores<false>(s, q_parity);
       rescale_values(acc, rescale);
-      start_values<true>(work, acc, p, s, n_block + 1, before_masked);
-      if (n_block == n_min) release(smem_.q_empty);
+      start_values<0>(work, acc, p[0], values);
+      ptx::wgmma_wait<1>();
+      end_scores(s, n_block == n_min);
+      start_values<1>(work, acc, p[1], values);
       begin_weights(work, s, n_block, masked);
-      free_values<6>(2);
+      start_values<2>(work, acc, p[2], values);
+      start_values<3>(work, acc, p[3], values);
+      partner_.take_weights(partners);
+      start_values<4>(work, acc, partners[0], values);
+      start_values<5>(work, acc, partners[1], values);
       rescale = move_maxima_together(state);
-      free_values<4>(2);
-      exponentiate(s, state, factor_log2_);
-      pack_weights<Element>(p[0], s);
-      partner_.send_weights(p[0]);
-      ptx::wgmma_wait<0>();
-      ptx::hold_registers(acc);
-      free_slots(4);
+      exponentiate(half_of<0>(s), state, factor_log2_);
+      ptx::hold_registers(s);
+      start_values<6>(work, acc, partners[2], values);
+      exponentiate(half_of<1>(s), state, factor_log2_);
+      ptx::hold_registers(s);
+      start_values<7>(work, acc, partners[3], values);
+      pack_weights<Element>(p, s);
+      partner_.send_weights(p);
+      end_values(acc);
     }
     rescale_values(acc, rescale);
-    start_values<false>(work, acc, p, s, n_min, masked);
-    ptx::wgmma_wait<0>();
-    ptx::hold_registers(acc);
-    free_slots(kTile.v_slots());
+    const ValueBlock values{n_min, masked};
+    start_values<0>(work, acc, p[0], values);
+    start_values<1>(work, acc, p[1], values);
+    start_values<2>(work, acc, p[2], values);
+    start_values<3>(work, acc, p[3], values);
+    partner_.take_weights(partners);
+    start_values<4>(work, acc, partners[0], values);
+    start_values<5>(work, acc, partners[1], values);
+    start_values<6>(work, acc, partners[2], values);
+    start_values<7>(work, acc, partners[3], values);
+    end_values(acc);
   }
 
   /// Starts s = q . k^T of the block's half of the keys, panel by panel, a group each; kFirst: of a
@@ -132,33 +148,48 @@ class WideConsumer {
     }
   }
 
-  /// Starts acc += weights . v, a group a slot: the block's own keys, then the partner's. With
-  /// kScores the scores under way are over at the end.
-  template <bool kScores>
+  /// The scores have been waited for.
+  FOVEAL_DEVICE void end_scores(float (&s)[kTile.keys() / 2], bool last) {
+    ptx::hold_registers(s);
+    free_slots(1);
+    if (last) release(smem_.q_empty);
+  }
+
+  struct ValueBlock {
+    std::int32_t n_block;
+    bool masked;
+  };
+
+  /// Starts acc += weights . v of the block's slot kSlot, a group of its own: the block's own half
+  /// of the keys, then the partner's. Frees the slot of two products before.
+  template <int kSlot>
   FOVEAL_DEVICE void start_values(const WorkTile& work, float (&acc)[kTile.columns() / 2],
-                                  Weights& p, float (&s)[kTile.keys() / 2], std::int32_t n_block,
-                                  bool masked) {
-    partner_.take_weights(p[1]);
-    ptx::hold_registers(acc);
-#pragma unroll
-    for (int i = 0; i < kTile.v_slots(); ++i) {
-      const std::uint32_t v = await_slot();
-      if (masked) {
-        const int half = i < 4 ? rank_ : rank_ ^ 1;
-        const std::int32_t key = n_block * kTile.n + half * kTile.keys() + i % 4 * 16;
-        clear_unseen_values<Shape::kVLayout>(work, v, key, group_);
-      }
-      const PanelOperand<Shape::kVLayout> values(v, 0);
-      ptx::wgmma_fence();
-      ptx::Wgmma<Element, kTile.columns()>::multiply_registers(acc, p[i / 4][i % 4], values.rows(0),
-                                                               1);
-      ptx::wgmma_commit();
-      if (kScores && i == 0) {
-        ptx::wgmma_wait<1>();
-        ptx::hold_registers(s);
-        free_slots(1);
-      }
+                                  const std::uint32_t (&weights)[4], const ValueBlock& block) {
+    if (kSlot == 0) ptx::hold_registers(acc);
+    const std::uint32_t v = await_slot();
+    if (block.masked) {
+      const int half = kSlot / kSteps ^ rank_;
+      const std::int32_t key = block.n_block * kTile.n + half * kTile.keys() + kSlot % kSteps * 16;
+      clear_unseen_values<Shape::kVLayout>(work, v, key, group_);
     }
+    const PanelOperand<Shape::kVLayout> values(v, 0);
+    ptx::wgmma_fence();
+    ptx::Wgmma<Element, kTile.columns()>::multiply_registers(acc, weights, values.rows(0), 1);
+    ptx::wgmma_commit();
+    if (kSlot < 2) return;
+    ptx::wgmma_wait<2>();
+    free_slots(1);
+  }
+
+  FOVEAL_DEVICE void end_values(float (&acc)[kTile.columns() / 2]) {
+    ptx::wgmma_wait<0>();
+    ptx::hold_registers(acc);
+    free_slots(2);
+  }
+
+  template <int kHalf>
+  FOVEAL_DEVICE static auto half_of(float (&s)[kTile.keys() / 2]) -> float (&)[kTile.keys() / 4] {
+    return reinterpret_cast<float(&)[kTile.keys() / 4]>(s[kHalf * kTile.keys() / 4]);
   }
 
   /// The next slot of the ring once it is full.
@@ -175,12 +206,6 @@ class WideConsumer {
       release(smem_.empty[oldest_.slot]);
       oldest_.advance();
     }
-  }
-
-  template <int kPending>
-  FOVEAL_DEVICE void free_values(int count) {
-    ptx::wgmma_wait<kPending>();
-    free_slots(count);
   }
 
   /// Scores scaled, capped and masked; the partner is told their maxima.

@@ -21,6 +21,8 @@ FOVEAL_DEVICE void init_barriers(typename Shape::SharedMemory& smem) {
     ptx::mbarrier_init(address_of(smem.full[i]), 1);
     ptx::mbarrier_init(address_of(smem.empty[i]), Shape::kWarps);
   }
+  for (std::uint64_t& issued : smem.k_issued) ptx::mbarrier_init(address_of(issued), 1);
+  ptx::mbarrier_init(address_of(smem.v_issued), 2);
   for (int i = 0; i < Shape::kWarps; ++i) {
     ptx::mbarrier_init(address_of(smem.weights_here[i]), 1);
     ptx::mbarrier_init(address_of(smem.weights_taken[i]), 1);
@@ -28,7 +30,7 @@ FOVEAL_DEVICE void init_barriers(typename Shape::SharedMemory& smem) {
   }
   for (int i = 0; i < kWorkSlots; ++i) {
     ptx::mbarrier_init(address_of(smem.work_full[i]), 1);
-    ptx::mbarrier_init(address_of(smem.work_empty[i]), Shape::kWarps + 2);  // and the loading ones
+    ptx::mbarrier_init(address_of(smem.work_empty[i]), Shape::kWarps + 3);  // and the loading ones
   }
   ptx::mbarrier_init(address_of(smem.next_wanted), 1);
   ptx::mbarrier_init(address_of(smem.index_here), 1);
@@ -59,9 +61,9 @@ __global__ void __launch_bounds__(Config::tile.num_threads(), 1)
   if (warpgroup == 0) {
     ptx::set_max_registers_lower<Shape::kTile.producer_registers()>();
     const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
-    if (warp == 0) load_keys<Shape>(args, smem);
+    if (warp == 0) load_q_and_k<Shape>(args, smem);
     if (warp == 1) deal_to_cluster<Shape>(args, smem);
-    if (warp == 2) load_queries<Shape>(args, smem);
+    if (warp >= 2) load_values<Shape>(args, smem, warp - 2);
   } else {
     ptx::set_max_registers_higher<Shape::kTile.consumer_registers()>();
     attend_wide<Shape>(args, smem, warpgroup - 1);

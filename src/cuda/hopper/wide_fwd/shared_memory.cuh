@@ -15,6 +15,10 @@ struct Mail {
   float2 maxima[32];     ///< Of the lanes' own scores.
 };
 
+/// The warp that loads k may be two blocks ahead of those that load v, and three where a tile
+/// begins; their barriers must not come round meanwhile.
+inline constexpr int kIssuedBarriers = 4;
+
 template <class Config, DType kDType>
 struct WideShape {
   static constexpr WideTile kTile = Config::tile;
@@ -33,6 +37,8 @@ struct WideShape {
     Mail mail[kWarps];
     std::uint64_t q_full[kTile.k_slots()], q_empty;
     std::uint64_t full[kSlots], empty[kSlots];
+    std::uint64_t k_issued[kIssuedBarriers];                    ///< By block of k in turn.
+    std::uint64_t v_issued;                                     ///< Of a tile.
     std::uint64_t weights_here[kWarps], weights_taken[kWarps];  ///< Taken by the partner.
     std::uint64_t maxima_here[kWarps];
     std::uint64_t work_full[kWorkSlots], work_empty[kWorkSlots];
