@@ -31,7 +31,6 @@ const planner::KernelEntry kHopperWideBackward = {
     .configure = hopper::wide_bwd::configure,
     .predict = hopper::wide_bwd::predict,
     .launch = kRun,
-    .held_back = true,
 };
 
 }  // namespace foveal::cuda

@@ -77,7 +77,6 @@ const planner::KernelEntry kHopperWideForward = {
     .configure = hopper::wide_fwd::configure_forward,
     .predict = hopper::wide_fwd::predict_forward,
     .launch = hopper::wide_fwd::kLaunch,
-    .held_back = true,  // docs/kernels/hopper_hdim512.md says what has run on a GPU
 };
 
 }  // namespace foveal::cuda
