@@ -18,7 +18,7 @@ static_assert(kTiles.back().d == kMaxHeaddim);
 
 /// Share of the device's matrix rate that a full machine attains, causal and 16K
 /// (docs/kernels/hopper_hdim512.md).
-constexpr double kComputeShare = 0.6;
+constexpr double kComputeShare = 0.8;
 
 std::int64_t width_of(const AttentionGeometry& geometry) {
   return max_of(geometry.headdim, geometry.headdim_v);
