@@ -7,6 +7,8 @@
 
 #include <gtest/gtest.h>
 
+#include "algorithm/block_range.hpp"
+#include "algorithm/mask.hpp"
 #include "cuda/hopper/bwd/config.hpp"
 #include "plan/kernel_table.hpp"
 
@@ -94,8 +96,10 @@ TEST(HopperBackwardPlan, RefusesWhatItDoesNotCompute) {
   };
   EXPECT_EQ(with([](AttentionProblem& p) { p.dq = {}; }),
             "dq is not wanted: hopper_bwd computes it in any case");
-  EXPECT_EQ(with([](AttentionProblem& p) { p.deterministic = true; }),
-            "deterministic: hopper_bwd adds to dq in whatever order tiles finish");
+  AttentionProblem wide = dense_problem(64, 192);
+  wide.deterministic = true;
+  EXPECT_EQ(refusal(wide),
+            "deterministic: with headdim 192 hopper_bwd adds to dq in whatever order tiles finish");
   EXPECT_EQ(with([](AttentionProblem& p) { p.softcap = 30; }), "hopper_bwd takes no softcap");
   EXPECT_EQ(with([](AttentionProblem& p) {
               p.bias = TensorSpec::contiguous(DType::kBFloat16, {1, 1, 64, 64});
@@ -144,7 +148,16 @@ TEST(HopperBackwardPlan, WorkspaceIsFp32SumsOfDqAndTwoNumbersARow) {
   EXPECT_EQ(config.workspace.at(0).bytes, 2 * 4096 * 4 * 8);
   EXPECT_EQ(config.workspace.at(1).bytes, 0);
   EXPECT_EQ(config.workspace.at(2).bytes, 0);
-  EXPECT_EQ(config.workspace.at(3).bytes, std::int64_t{2} * 4096 * 4 * 128 * 4);
+  EXPECT_EQ(config.workspace.at(3).bytes, 16) << "tickets";
+  EXPECT_EQ(config.workspace.at(4).bytes, std::int64_t{2} * 4096 * 4 * 128 * 4);
+  AttentionProblem ordered = dense_problem(4096);
+  ordered.deterministic = true;
+  EXPECT_EQ(configure(ordered).workspace.at(3).bytes, 16 + 2 * (4096 / 64) * 4 * 8);
+}
+
+TEST(HopperBackwardPlan, AsManyBlocksAsMultiprocessors) {
+  EXPECT_EQ(configure(dense_problem(64)).num_blocks, 4) << "one a tile of keys and head";
+  EXPECT_EQ(configure(dense_problem(8192)).num_blocks, gpu_of(90).num_sms);
 }
 
 // A launch whose pointers turn out to be unaligned is portable_bwd's, in the same workspace.
@@ -236,23 +249,53 @@ TEST(HopperBackwardPlan, EveryTileOfKeysComesOnceTheFirstOfAHeadFirst) {
   }
 }
 
+// A tile's turn to add to a tile of rows is the number of tiles before it that add there as well.
+TEST(HopperBackwardPlan, TurnsCountTheTilesThatAddBefore) {
+  std::mt19937 random(11);
+  const auto draw = [&](std::int32_t max) { return std::uniform_int_distribution{0, max}(random); };
+  constexpr auto kUnbounded = algorithm::kUnboundedOf<std::int32_t>;
+  const bwd::BackwardTile tile = bwd::BackwardHdim128::tile;
+  for (int round = 0; round < 3000; ++round) {
+    const std::int32_t left = draw(2) == 0 ? kUnbounded : draw(400);
+    const std::int32_t right = draw(2) == 0 ? kUnbounded : draw(1) * draw(200);
+    const algorithm::BasicMask<std::int32_t> mask{draw(900), draw(900), {left, right}};
+    const algorithm::Mask wide{mask.seqlen_q, mask.seqlen_k, {left, right}};
+    const std::int32_t leftpad = draw(1) * draw(300);
+    std::vector<std::int32_t> added(static_cast<std::size_t>(mask.seqlen_q / tile.m + 1), 0);
+    for (std::int32_t block = 0; block * tile.n < mask.seqlen_k + leftpad; ++block) {
+      const std::int64_t first = block * tile.n - leftpad;
+      const algorithm::BlockRange rows = algorithm::m_block_range(
+          wide, algorithm::intersect({first, first + tile.n}, {0, mask.seqlen_k}), tile.m);
+      for (std::int64_t m = rows.visit.min; m < rows.visit.max; ++m) {
+        const auto m_block = static_cast<std::int32_t>(m);
+        ASSERT_EQ(bwd::dq_turn(tile, mask, leftpad, block, m_block * tile.m),
+                  added.at(static_cast<std::size_t>(m))++)
+            << mask.seqlen_q << " x " << mask.seqlen_k << ", window " << left << ", " << right
+            << ", leftpad " << leftpad << ", tile " << block << ", rows from " << m_block * tile.m;
+      }
+    }
+  }
+}
+
 // The heads of a section end together: a short last section would leave multiprocessors idle.
 TEST(HopperBackwardPlan, SectionsAreAlike) {
   for (const std::int64_t nheads : {1, 7, 32, 33}) {
-    AttentionProblem p = dense_problem(4096);
-    for (TensorSpec* spec : {&p.q, &p.k, &p.v, &p.out, &p.dout, &p.dq, &p.dk, &p.dv}) {
-      *spec = TensorSpec::contiguous(DType::kBFloat16, {1, 4096, nheads, 128});
+    for (const bool deterministic : {false, true}) {
+      AttentionProblem p = dense_problem(4096);
+      for (TensorSpec* spec : {&p.q, &p.k, &p.v, &p.out, &p.dout, &p.dq, &p.dk, &p.dv}) {
+        *spec = TensorSpec::contiguous(DType::kBFloat16, {1, 4096, nheads, 128});
+      }
+      const std::int32_t section = bwd::key_tile_order(make_geometry(p), deterministic).section;
+      const std::int64_t last = nheads - (nheads - 1) / section * section;
+      EXPECT_GE(last + (nheads - 1) / section, section) << nheads;
     }
-    const std::int32_t section = bwd::key_tile_order(make_geometry(p)).section;
-    const std::int64_t last = nheads - (nheads - 1) / section * section;
-    EXPECT_GE(last + (nheads - 1) / section, section) << nheads;
   }
 }
 
 TEST(HopperBackwardPlan, LongRowsHaveFewHeadsSideBySide) {
   const auto section = [](std::int64_t seqlen) {
     const AttentionProblem p = dense_problem(seqlen);
-    return bwd::key_tile_order(make_geometry(p)).section;
+    return bwd::key_tile_order(make_geometry(p), /*deterministic=*/false).section;
   };
   EXPECT_EQ(section(64), 4) << "all pairs";
   EXPECT_EQ(section(1 << 20), 1);

@@ -12,4 +12,7 @@ FOVEAL_DEVICE int opaque(int value) {
   return value;
 }
 
+/// Keeps the compiler from holding values of memory in registers past this point. No instruction.
+FOVEAL_DEVICE void hold_memory() { asm volatile("" ::: "memory"); }
+
 }  // namespace foveal::cuda::ptx

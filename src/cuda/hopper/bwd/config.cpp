@@ -25,6 +25,10 @@ constexpr std::int64_t kMaxTiles = std::int64_t{1} << 30;
 /// Bytes of L2 cache that q, dout and dq's sums of one section of heads may fill.
 constexpr std::int64_t kSectionBytes = 40 << 20;
 
+/// Pairs side by side where tiles add to dq in turn: so many of a pair's tiles run at a time as the
+/// device has multiprocessors for each, and the last of those waits for all others once.
+constexpr std::int64_t kOrderedSection = 16;
+
 /// Share of the device's rate that the products reach, causal and 16K (docs/kernels/hopper_bwd.md).
 constexpr double kEfficiency = 0.62;
 
@@ -47,9 +51,9 @@ Status check_features(const AttentionProblem& problem, const AttentionGeometry& 
   if (!problem.dq.present()) {
     return Status::unsupported(concat("dq is not wanted: ", kName, " computes it in any case"));
   }
-  if (problem.deterministic) {
-    return Status::unsupported(
-        concat("deterministic: ", kName, " adds to dq in whatever order tiles finish"));
+  if (problem.deterministic && backward_tile(geometry).is_wide()) {
+    return Status::unsupported(concat("deterministic: with headdim ", columns, " ", kName,
+                                      " adds to dq in whatever order tiles finish"));
   }
   if (problem.softcap > 0) return refuse("softcap");
   if (problem.bias.present()) return refuse("bias");
@@ -104,15 +108,17 @@ std::int64_t key_tiles(const AttentionGeometry& geometry) {
                               geometry.packed_k, backward_tile(geometry).n);
 }
 
-KeyTileOrder key_tile_order(const AttentionGeometry& geometry) {
+KeyTileOrder key_tile_order(const AttentionGeometry& geometry, bool deterministic) {
   const BackwardTile& tile = backward_tile(geometry);
   const std::int64_t batch = max_of<std::int64_t>(geometry.batch, 1);
   const std::int64_t pairs = (geometry.packed_k ? 1 : geometry.batch) * geometry.nheads_k;
   const std::int64_t rows = geometry.packed_q ? geometry.total_q / batch : geometry.seqlen_q;
   // q and dout in 16 bits, dq's sums in 32.
   const std::int64_t bytes = rows * geometry.qhead_per_khead * tile.d * 8;
-  const std::int64_t section = clamp_to<std::int64_t>(
-      kSectionBytes / max_of<std::int64_t>(bytes, 1), 1, max_of<std::int64_t>(pairs, 1));
+  std::int64_t section = kSectionBytes / max_of<std::int64_t>(bytes, 1);
+  // Tiles that add in turn have the same rows at the same time, which then are in the cache.
+  if (deterministic) section = max_of(section, kOrderedSection);
+  section = clamp_to<std::int64_t>(section, 1, max_of<std::int64_t>(pairs, 1));
   // All alike: a last section of few heads would end with long tiles on few multiprocessors.
   const std::int64_t sections = max_of<std::int64_t>(ceil_div(pairs, section), 1);
   const std::int64_t blocks =
@@ -139,17 +145,21 @@ Status supports(const AttentionProblem& problem, const AttentionGeometry& geomet
 }
 
 KernelConfig configure(const AttentionProblem& problem, const AttentionGeometry& geometry,
-                       const DeviceInfo&) {
+                       const DeviceInfo& device) {
   const BackwardTile& tile = backward_tile(geometry);
   KernelConfig config;
   config.tile = {.m = tile.m, .n = tile.n};
   config.num_stages = tile.dout_stages;
   config.num_threads = tile.num_threads();
+  const std::int64_t blocks = key_tiles(geometry) * geometry.nheads_k;
+  if (!tile.is_wide()) config.num_blocks = min_of<std::int64_t>(device.num_sms, blocks);
   const std::int64_t rows = row_tiles(geometry);
+  const std::int64_t turns = problem.deterministic ? geometry.nheads_q * rows : 0;
   config.workspace = {
       {"lse and delta", 8 * geometry.total_q * geometry.nheads_q},
       {"key tiles", list_bytes(geometry.packed_k, key_tiles(geometry))},
       {"row tiles", list_bytes(geometry.packed_q, rows)},
+      {"counters", 8 * round_up<std::int64_t>(kFirstTurn + turns, 2)},
       {"dq in fp32", 4 * geometry.nheads_q * rows * tile.dq_floats()},
   };
   const std::int64_t more = portable_bytes(problem, geometry) - config.workspace_bytes();

@@ -22,8 +22,13 @@ enum class Part : std::size_t {
   kStats = 0,     ///< float2 [nheads_q, total_q]: lse in log2 units, delta - dlse
   kKeyTiles = 1,  ///< TileList of packed k
   kRowTiles = 2,  ///< TileList of packed q
-  kDqSums = 3,    ///< fp32 [nheads_q, row_tiles, m, d], within a tile by dq_place()
+  kCounters = 3,  ///< Counters: tickets, and whose turn it is to add to a tile of dq's sums
+  kDqSums = 4,    ///< fp32 [nheads_q, row_tiles, m, d], within a tile by dq_place()
 };
+
+/// Of 64 bits: the first two are the tickets' line; where the sums' order matters there follows one
+/// a tile of dq's sums.
+inline constexpr std::int64_t kFirstTurn = 2;
 
 /// The tile that takes a problem with heads up to kMaxHeaddim.
 [[nodiscard]] const BackwardTile& backward_tile(const AttentionGeometry& geometry);
@@ -34,7 +39,7 @@ enum class Part : std::size_t {
 /// Tiles of keys of a KV head, of all sequences: a bound when packed.
 [[nodiscard]] std::int64_t key_tiles(const AttentionGeometry& geometry);
 
-[[nodiscard]] KeyTileOrder key_tile_order(const AttentionGeometry& geometry);
+[[nodiscard]] KeyTileOrder key_tile_order(const AttentionGeometry& geometry, bool deterministic);
 
 [[nodiscard]] Status supports(const AttentionProblem& problem, const AttentionGeometry& geometry,
                               const DeviceInfo& device);

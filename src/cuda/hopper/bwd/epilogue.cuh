@@ -5,6 +5,7 @@
 
 #include "cuda/hopper/bwd/shared_memory.cuh"
 #include "cuda/portable/bwd/epilogue.cuh"
+#include "cuda/ptx/special_registers.cuh"
 
 namespace foveal::cuda::hopper::bwd {
 
@@ -82,6 +83,58 @@ FOVEAL_DEVICE void store_gradient(const GradientRows& at, const float (&sums)[kS
                               used ? at.scale * sums[4 * j + 2 * half + 1] : 0.0f);
       }
     }
+  }
+}
+
+/// Rows of any type and strides, by way of `scratch`: one such loop for all columns would be
+/// unrolled with them.
+template <int kSums>
+FOVEAL_DEVICE void store_elements(const GradientRows& at, const cuda::bwd::OperandRows& rows,
+                                  float* scratch, const float (&sums)[kSums]) {
+  constexpr int kColumns = 32;
+  const auto lane = static_cast<int>(ptx::thread_index_anew()) % 32;
+#pragma unroll
+  for (int first = 0; first < 2 * kSums; first += kColumns) {
+#pragma unroll
+    for (int i = 0; i < kColumns / 2; ++i) {
+      const int row = lane / 4 + i % 4 / 2 * 8;
+      const int column = i / 4 * 8 + lane % 4 * 2 + i % 2;
+      scratch[row * kColumns + column] = sums[first / 2 + i];
+    }
+    __syncwarp();
+    const int column = first + lane;
+#pragma unroll 1
+    for (int row = 0; row < 16; ++row) {
+      const int key = at.tile.first + at.row + row;
+      if (column >= at.columns || !at.tile.stored.contains(key)) continue;
+      const float sum = at.tile.used.contains(key) ? scratch[row * kColumns + lane] : 0.0f;
+      cuda::bwd::store_as(at.info.dtype, const_cast<void*>(rows.data),
+                          rows.offset + key * rows.row_stride + column * rows.dim_stride,
+                          at.scale * sum);
+    }
+    __syncwarp();
+  }
+}
+
+/// The same between tiles of keys of a loop, where code is short and keeps nothing from before the
+/// loop. `scratch`: 2 KiB of shared memory of the warp.
+template <class Element, int kSums>
+FOVEAL_DEVICE void store_gradient(const GradientRows& at, float* scratch,
+                                  const float (&sums)[kSums]) {
+  if (at.info.dtype == DType::kNone) return;
+  const auto lane = static_cast<int>(ptx::thread_index_anew()) % 32;
+  const cuda::bwd::OperandRows rows =
+      cuda::bwd::key_rows(at.gradient, {}, at.columns, at.tile.sequence, at.tile.head);
+  if (!at.in_units) {
+    store_elements(at, rows, scratch, sums);
+    return;
+  }
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int key = at.tile.first + at.row + lane / 4 + 8 * half;
+    auto* to = static_cast<Element*>(const_cast<void*>(rows.data)) + rows.offset;
+    store_units(to + key * rows.row_stride, at.tile.stored.contains(key),
+                at.tile.used.contains(key), at.columns, at.scale, half, sums);
   }
 }
 

@@ -13,6 +13,7 @@
 #include "cuda/ptx/math.cuh"
 #include "cuda/ptx/matrix.cuh"
 #include "cuda/ptx/mbarrier.cuh"
+#include "cuda/ptx/opaque.cuh"
 #include "cuda/ptx/shared_memory.cuh"
 #include "cuda/ptx/special_registers.cuh"
 #include "cuda/ptx/store_matrix.cuh"
@@ -52,44 +53,69 @@ class Consumer {
   FOVEAL_DEVICE Consumer(const GradientArgs& args, SharedMemory& smem, int group)
       : args_(args), smem_(smem), group_(group) {}
 
+  /// Waits for the next tile of keys: false where there is none.
+  FOVEAL_DEVICE bool has_work() const {
+    ptx::mbarrier_wait(address_of(smem_.work_full[tile_ % 2]), tile_ / 2 % 2);
+    return !work().none;
+  }
+  FOVEAL_DEVICE const BlockWork& work() const { return smem_.work[tile_ % 2]; }
+  FOVEAL_DEVICE void finish_work() {
+    __syncwarp();
+    release(smem_.work_empty[tile_ % 2]);
+    ++tile_;
+  }
+
   /// There is at least one step. Scores of a step are started during the one before; dk of a step
   /// is summed in the next, while that one's gradients of scores are computed.
   FOVEAL_DEVICE void sum(Sums& dk, Sums& dv) {
-    int step = 0;
     Scores s;
     Weights ds;
 #pragma unroll
     for (int i = 0; i < kScores / 2; ++i) ds[i / 4][i % 4] = 0;  // the first step's dk adds nothing
-    ptx::mbarrier_wait(address_of(smem_.k_full), 0);
+    ptx::mbarrier_wait(address_of(smem_.k_full), work().parity);
     clear_unseen_keys();
+    find_operands();
     start_scores(s, q_);
-    ptx::mbarrier_wait(address_of(smem_.v_full), 0);
+    ptx::mbarrier_wait(address_of(smem_.v_full), work().parity);
     ptx::wgmma_wait<0>();
     ptx::hold_registers(s);
 #pragma unroll 1
-    for (; !smem_.step[q_.stage].last; ++step) take_step<false>(dk, dv, s, ds, step);
-    take_step<true>(dk, dv, s, ds, step);
-    hand_over_dq();
+    for (; !smem_.step[q_.stage].last; ++step_) take_step<false>(dk, dv, s, ds, step_);
+    take_step<true>(dk, dv, s, ds, step_++);
+    release(smem_.k_empty);
+    release(smem_.v_empty);
+    hand_over_dq(step_ - 1);
     add_weighted(dk, ds, smem_.q[q_.stage]);
     ptx::wgmma_wait<0>();
     ptx::hold_registers(dk);
+    release(smem_.q_empty[q_.stage]);
+    q_ = q_.next();
+  }
+
+  /// 2 KiB of shared memory for the calling warp between tiles of keys: of the consumer's panel of
+  /// the ds that comes next, which the last tile's dq is not read from.
+  FOVEAL_DEVICE float* scratch() const {
+    return reinterpret_cast<float*>(smem_.ds[step_ % 2] + group_ * kDs.panel_bytes()) +
+           thread() / 32 * 512;
   }
 
  private:
   template <bool kLast>
-  FOVEAL_DEVICE void take_step(Sums& dk, Sums& dv, Scores& s, Weights& ds, int step) {
+  FOVEAL_DEVICE void take_step(Sums& dk, Sums& dv, Scores& s, Weights& ds, unsigned step) {
     const auto dout = RingPlace<Shape::kDoutStages>::of_step(step);
+    const bool first = smem_.step[q_.stage].first;
+    find_operands();
     Scores dp;
-    const int last_q = step > 0 ? q_.before() : q_.stage;
+    const int last_q = first ? q_.stage : q_.before();
     if constexpr (kTile.overlaps_dk()) {
       start_dp(dp, dout);
       add_weighted(dk, ds, smem_.q[last_q]);
-      if (step > 0) hand_over_dq();
+      if (!first) hand_over_dq(step - 1);
       exponentiate(s, dout.stage);
       ptx::wgmma_wait<1>();
     } else {
       add_weighted(dk, ds, smem_.q[last_q]);
-      if (step > 0) hand_over_dq();
+      if (!first) hand_over_dq(step - 1);
       ptx::mbarrier_wait(address_of(smem_.dout_full[dout.stage]), dout.parity);
       exponentiate(s, dout.stage);
       ptx::wgmma_wait<0>();
@@ -101,7 +127,7 @@ class Consumer {
     differentiate(s, dp, dout.stage);
     ptx::wgmma_wait<0>();
     ptx::hold_registers(dk);
-    if (step > 0) release(smem_.q_empty[q_.before()]);
+    if (!first) release(smem_.q_empty[q_.before()]);
     if (smem_.step[q_.stage].masked) hide(s, dp, smem_.step[q_.stage].first_row);
     Weights p;
     pack(p, s);
@@ -149,8 +175,8 @@ class Consumer {
   FOVEAL_DEVICE void start_product(Scores& s, const unsigned char* held,
                                    const unsigned char* streamed) const {
     using Product = ptx::WgmmaShared<Element, kTile.m, ptx::FactorsOfB::kAdjacent>;
-    const PanelOperand<kK> left(ptx::shared_address(held), group_ * kGroupRows);
-    const PanelOperand<kQ> right(ptx::shared_address(streamed), 0);
+    const PanelOperand<kK> left(at(held), group_ * kGroupRows);
+    const PanelOperand<kQ> right(at(streamed), 0);
     ptx::wgmma_fence();
     Product::start(s, left.columns(0), right.columns(0));
 #pragma unroll
@@ -161,7 +187,7 @@ class Consumer {
   /// Starts sums += weights . streamed.
   FOVEAL_DEVICE void add_weighted(Sums& sums, const Weights& weights,
                                   const unsigned char* streamed) const {
-    const PanelOperand<kQ> right(ptx::shared_address(streamed), 0);
+    const PanelOperand<kQ> right(at(streamed), 0);
     ptx::hold_registers(sums);
     ptx::wgmma_fence();
 #pragma unroll
@@ -172,12 +198,12 @@ class Consumer {
   }
 
   /// Starts the consumer's piece of dq = ds . k.
-  FOVEAL_DEVICE void start_dq(float (&dq)[32], int buffer) const {
+  FOVEAL_DEVICE void start_dq(float (&dq)[32], unsigned buffer) const {
     using Product = ptx::WgmmaShared<Element, 64, ptx::FactorsOfB::kApart>;
     const int row = group_ / kTile.dq_column_pieces() * kGroupRows;
     const int panel = group_ % kTile.dq_column_pieces();
-    const PanelOperand<kDs> left(ptx::shared_address(smem_.ds[buffer]), row);
-    const PanelOperand<kK> right(ptx::shared_address(smem_.k) + panel * kK.panel_bytes(), 0);
+    const PanelOperand<kDs> left(at(smem_.ds[buffer]), row);
+    const PanelOperand<kK> right(at(smem_.k) + panel * kK.panel_bytes(), 0);
     ptx::wgmma_fence();
     Product::start(dq, left.columns(0), right.rows(0));
 #pragma unroll
@@ -218,11 +244,11 @@ class Consumer {
   /// What the mask hides becomes 0, whatever it was.
   FOVEAL_DEVICE void hide(Scores& p, Scores& ds, int first_row) const {
     const int key =
-        smem_.work.tile.first + group_ * kGroupRows + thread() / 32 * 16 + thread() % 32 / 4;
+        work().tile.first + group_ * kGroupRows + thread() / 32 * 16 + thread() % 32 / 4;
     const int row = first_row + 2 * (thread() % 4);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const algorithm::BasicRange<std::int32_t> seen = smem_.work.rows_of_key(key + 8 * half);
+      const algorithm::BasicRange<std::int32_t> seen = work().rows_of_key(key + 8 * half);
       const int min = seen.min - row;
       const int max = seen.max - row;
 #pragma unroll
@@ -245,7 +271,7 @@ class Consumer {
   }
 
   /// ds into shared memory, transposed to rows of q: the consumer's keys are panel `group_`.
-  FOVEAL_DEVICE void publish(const Weights& ds, int buffer) const {
+  FOVEAL_DEVICE void publish(const Weights& ds, unsigned buffer) const {
     const int lane = thread() % 32;
     const int row = lane / 16 * 8 + lane % 8;
     const int unit = thread() / 32 * 2 + lane / 8 % 2;
@@ -269,15 +295,15 @@ class Consumer {
     }
   }
   /// And from there to the warp that has it added.
-  FOVEAL_DEVICE void hand_over_dq() const {
+  FOVEAL_DEVICE void hand_over_dq(unsigned step) const {
     ptx::fence_proxy_async();
     __syncwarp();
-    release(smem_.dq_full[group_]);
+    release(smem_.dq_full[step % 2][group_]);
   }
 
   /// Zeroes the consumer's keys that no row sees: 0 times NaN would be NaN in dq.
   FOVEAL_DEVICE void clear_unseen_keys() const {
-    const cuda::bwd::HeldTile& tile = smem_.work.tile;
+    const cuda::bwd::HeldTile& tile = work().tile;
     const int first = tile.first + group_ * kGroupRows;
     if (tile.readable.min <= first && first + kGroupRows <= tile.readable.max) return;
     clear_rows<kK>(smem_.k, group_ * kGroupRows, kGroupRows,
@@ -289,7 +315,7 @@ class Consumer {
 
   /// Zeroes rows of q or dout that meet no key, all consumers together.
   FOVEAL_DEVICE void clear_unseeing_rows(unsigned char* operand, int first) const {
-    const IntRange rows = smem_.work.rows;
+    const IntRange rows = work().rows;
     clear_rows<kQ>(operand, 0, kTile.m, {rows.min - first, rows.max - first},
                    group_ * kGroupThreads + thread(), Shape::kConsumers * kGroupThreads);
     ptx::fence_proxy_async();
@@ -317,7 +343,22 @@ class Consumer {
   const GradientArgs& args_;
   SharedMemory& smem_;
   RingPlace<Shape::kQStages> q_;
+  /// Address of an operand in shared memory.
+  FOVEAL_DEVICE std::uint32_t at(const void* operand) const {
+    return base_ + static_cast<std::uint32_t>(static_cast<const unsigned char*>(operand) -
+                                              reinterpret_cast<const unsigned char*>(&smem_));
+  }
+  /// Learns anew where shared memory begins, so that descriptions of operands are computed in each
+  /// step, in uniform registers, and none is kept from before all steps.
+  FOVEAL_DEVICE void find_operands() {
+    const auto address = static_cast<int>(ptx::shared_address(&smem_));
+    base_ = static_cast<std::uint32_t>(uniform(ptx::opaque(address)));
+  }
+
   int group_;
+  std::uint32_t base_ = 0;
+  unsigned step_ = 0;
+  unsigned tile_ = 0;
 };
 
 }  // namespace foveal::cuda::hopper::bwd

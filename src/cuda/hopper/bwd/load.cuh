@@ -6,9 +6,12 @@
 
 #include "cuda/hopper/bwd/args.hpp"
 #include "cuda/hopper/bwd/shared_memory.cuh"
+#include "cuda/hopper/bwd/work.cuh"
 #include "cuda/ptx/bulk_reduce.cuh"
 #include "cuda/ptx/cluster.cuh"
+#include "cuda/ptx/grid_order.cuh"
 #include "cuda/ptx/mbarrier.cuh"
+#include "cuda/ptx/memory.cuh"
 #include "cuda/ptx/tma.cuh"
 
 namespace foveal::cuda::hopper::bwd {
@@ -25,22 +28,33 @@ FOVEAL_DEVICE void load_tile(const TensorMap& map, std::uint32_t to, std::uint32
   }
 }
 
-/// One thread calls it.
+/// Calls `act` for every tile that the block takes, and then tells that the warp is done with it.
+template <class Shape, class Do>
+FOVEAL_DEVICE void for_all_work(typename Shape::SharedMemory& smem, const Do& act) {
+#pragma unroll 1
+  for (std::uint32_t n = 0;; ++n) {
+    const std::uint32_t slot = n % 2;
+    ptx::mbarrier_wait(address_of(smem.work_full[slot]), n / 2 % 2);
+    if (smem.work[slot].none) return;
+    act(smem.work[slot]);
+    __syncwarp(__activemask());
+    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(address_of(smem.work_empty[slot]));
+  }
+}
+
 template <class Shape>
-FOVEAL_DEVICE void load_operands(const GradientArgs& args, typename Shape::SharedMemory& smem) {
+FOVEAL_DEVICE void load_operands_of(const GradientArgs& args, typename Shape::SharedMemory& smem,
+                                    const BlockWork& work) {
   constexpr PanelLayout kQ = Shape::kQLayout;
   constexpr PanelLayout kK = Shape::kKLayout;
-  const BlockWork& work = smem.work;
   const auto& sequence = work.tile.sequence;
   const auto& lengths = args.backward.attention.lengths;
   const int q_sequence = lengths.cu_seqlens_q != nullptr ? 0 : sequence.b;
   const int k_sequence = lengths.cu_seqlens_k != nullptr ? 0 : sequence.b;
   const int key = sequence.k_begin + work.tile.first;
-  load_tile<kK>(args.k, address_of(smem.k), address_of(smem.k_full), key, work.tile.head,
-                k_sequence);
   RowTiles rows(work);
-  RingPlace<Shape::kQStages> q;
-  RingPlace<Shape::kDoutStages> dout;
+  RingPlace<Shape::kQStages> q = smem.loading.q;
+  RingPlace<Shape::kDoutStages> dout = smem.loading.dout;
 #pragma unroll 1
   for (int step = 0; step < work.steps; ++step) {
     const int first_row = rows.block * Shape::kTile.m;
@@ -48,78 +62,138 @@ FOVEAL_DEVICE void load_operands(const GradientArgs& args, typename Shape::Share
     ptx::mbarrier_wait(address_of(smem.q_empty[q.stage]), q.parity ^ 1);
     smem.step[q.stage] = {first_row, work.blocks.needs_mask(rows.block),
                           first_row < work.rows.min || first_row + Shape::kTile.m > work.rows.max,
-                          step + 1 == work.steps};
+                          step == 0, step + 1 == work.steps};
     load_tile<kQ>(args.q, address_of(smem.q[q.stage]), address_of(smem.q_full[q.stage]), row,
                   rows.head, q_sequence);
     if (step == 0) {
+      ptx::mbarrier_wait(address_of(smem.v_empty), work.parity ^ 1);
       load_tile<kK>(args.v, address_of(smem.v), address_of(smem.v_full), key, work.tile.head,
                     k_sequence);
     }
     ptx::mbarrier_wait(address_of(smem.dout_empty[dout.stage]), dout.parity ^ 1);
     load_tile<kQ>(args.dout, address_of(smem.dout[dout.stage]),
                   address_of(smem.dout_full[dout.stage]), row, rows.head, q_sequence);
+    if (step == 0) {
+      ptx::mbarrier_wait(address_of(smem.k_empty), work.parity ^ 1);
+      load_tile<kK>(args.k, address_of(smem.k), address_of(smem.k_full), key, work.tile.head,
+                    k_sequence);
+    }
     rows.advance(work);
     q = q.next();
     dout = dout.next();
   }
+  smem.loading.q = q;
+  smem.loading.dout = dout;
+  smem.loading.parity = work.parity ^ 1;
+}
+
+/// One thread calls it: takes tiles of keys for the block until there are no more, each when all
+/// loads of the one before have been asked for. A block takes the tiles of its tickets in turn, so
+/// that whoever waits for an earlier ticket waits for work that is under way.
+template <class Shape>
+FOVEAL_DEVICE void load_operands(const GradientArgs& args, typename Shape::SharedMemory& smem) {
+  auto& at = smem.loading;
+  at = {};
+  ptx::wait_for_grid_before();
+#pragma unroll 1
+  for (;;) {
+    ptx::mbarrier_wait(address_of(smem.work_empty[at.taken % 2]), at.taken / 2 % 2 ^ 1);
+    BlockWork& work = smem.work[at.taken % 2];
+    work.none = !take_work<Shape>(args, work);
+    work.parity = at.parity;
+    ptx::mbarrier_arrive(address_of(smem.work_full[at.taken % 2]));
+    if (work.none) break;
+    if (work.steps > 0) load_operands_of<Shape>(args, smem, work);
+    ++at.taken;
+  }
+  ptx::start_grid_after();
 }
 
 /// All lanes of a warp call it. A row that meets nothing has lse +inf: its weights are 0.
 template <class Shape>
 FOVEAL_DEVICE void load_stats(const GradientArgs& args, typename Shape::SharedMemory& smem) {
   constexpr int kRows = Shape::kTile.m / 32;
-  const BlockWork& work = smem.work;
   const auto& backward = args.backward;
   const auto lane = static_cast<int>(threadIdx.x) % 32;
-  const std::int64_t first_row =
-      backward.row_index(work.tile.sequence.b, work.tile.sequence.q_begin);
-  RowTiles rows(work);
   RingPlace<Shape::kDoutStages> at;
+  for_all_work<Shape>(smem, [&](const BlockWork& work) {
+    const std::int64_t first_row =
+        backward.row_index(work.tile.sequence.b, work.tile.sequence.q_begin);
+    RowTiles rows(work);
 #pragma unroll 1
-  for (int step = 0; step < work.steps; ++step) {
-    const float2* from = backward.stats + rows.head * backward.total_q + first_row;
-    float2 stats[kRows];
+    for (int step = 0; step < work.steps; ++step) {
+      const float2* from = backward.stats + rows.head * backward.total_q + first_row;
+      float2 stats[kRows];
 #pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      const int row = rows.block * Shape::kTile.m + 32 * i + lane;
-      stats[i] = work.rows.contains(row) ? from[row] : float2{__int_as_float(0x7f800000), 0.0f};
-    }
-    ptx::mbarrier_wait(address_of(smem.dout_empty[at.stage]), at.parity ^ 1);
+      for (int i = 0; i < kRows; ++i) {
+        const int row = rows.block * Shape::kTile.m + 32 * i + lane;
+        stats[i] = work.rows.contains(row) ? from[row] : float2{__int_as_float(0x7f800000), 0.0f};
+      }
+      ptx::mbarrier_wait(address_of(smem.dout_empty[at.stage]), at.parity ^ 1);
 #pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      smem.lse[at.stage][32 * i + lane] = stats[i].x;
-      smem.delta[at.stage][32 * i + lane] = stats[i].y;
+      for (int i = 0; i < kRows; ++i) {
+        smem.lse[at.stage][32 * i + lane] = stats[i].x;
+        smem.delta[at.stage][32 * i + lane] = stats[i].y;
+      }
+      __syncwarp();
+      if (lane == 0) ptx::mbarrier_arrive(address_of(smem.dout_full[at.stage]));
+      rows.advance(work);
+      at = at.next();
     }
-    __syncwarp();
-    if (lane == 0) ptx::mbarrier_arrive(address_of(smem.dout_full[at.stage]));
-    rows.advance(work);
-    at = at.next();
-  }
+  });
 }
 
-/// One thread calls it.
+/// Loads of a turn before it is given up, a second or more.
+inline constexpr int kMaxTurnPolls = 1 << 21;
+
+/// Whether the turn came. It always does, but for cu_seqlens_q that contradict one another and give
+/// one tile to two sequences: dq is then wrong anyway, and the launch must end.
+FOVEAL_DEVICE bool wait_for_turn(const std::uint64_t* turns, std::uint64_t turn) {
+  for (int poll = 0; poll < kMaxTurnPolls; ++poll) {
+    if (ptx::load_acquire(turns) == turn) return true;
+  }
+  return false;
+}
+
+/// One thread of each of two warps calls it, each for every second step. With turns it waits until
+/// all tiles of keys before this one have added to the same rows: those have earlier tickets, and
+/// never wait for a later one.
 template <class Shape>
-FOVEAL_DEVICE void add_dq(const GradientArgs& args, typename Shape::SharedMemory& smem) {
+FOVEAL_DEVICE void add_dq(const GradientArgs& args, typename Shape::SharedMemory& smem,
+                          std::uint32_t adder) {
   constexpr BackwardTile kTile = Shape::kTile;
   constexpr int kPieceFloats = kTile.dq_floats() / Shape::kConsumers;
-  const BlockWork& work = smem.work;
-  RowTiles rows(work);
+  std::uint32_t count = 0;
+  bool in_turn = args.turns != nullptr;
+  for_all_work<Shape>(smem, [&](const BlockWork& work) {
+    RowTiles rows(work);
 #pragma unroll 1
-  for (int step = 0; step < work.steps; ++step, rows.advance(work)) {
-    const std::int64_t tile =
-        static_cast<std::int64_t>(rows.head) * args.row_tiles + work.first_row_tile + rows.block;
-    float* to = args.backward.dq_sums + tile * kTile.dq_floats();
+    for (int step = 0; step < work.steps; ++step, ++count, rows.advance(work)) {
+      if (count % 2 != adder) continue;
+      const int tile = rows.head * args.row_tiles + work.first_row_tile + rows.block;
+      int turn = 0;
+      if (in_turn) {
+        turn = dq_turn(kTile, work.mask, work.leftpad, work.key_block, rows.block * kTile.m);
+        in_turn = wait_for_turn(args.turns + tile, static_cast<std::uint64_t>(turn));
+      }
+      float* to = args.backward.dq_sums + static_cast<std::int64_t>(tile) * kTile.dq_floats();
 #pragma unroll
-    for (int piece = 0; piece < Shape::kConsumers; ++piece) {
-      ptx::mbarrier_wait(address_of(smem.dq_full[piece]), step % 2);
-      ptx::bulk_reduce_add(to + piece * kPieceFloats, address_of(smem.dq[piece]), 4 * kPieceFloats);
-      ptx::bulk_commit();
+      for (int piece = 0; piece < Shape::kConsumers; ++piece) {
+        ptx::mbarrier_wait(address_of(smem.dq_full[adder][piece]), count / 2 % 2);
+        ptx::bulk_reduce_add(to + piece * kPieceFloats, address_of(smem.dq[piece]),
+                             4 * kPieceFloats);
+        ptx::bulk_commit();
+      }
+      ptx::bulk_wait_read<1>();
+      ptx::mbarrier_arrive(address_of(smem.dq_empty[0]));
+      ptx::bulk_wait_read<0>();
+      ptx::mbarrier_arrive(address_of(smem.dq_empty[1]));
+      if (in_turn) {
+        ptx::bulk_wait<0>();
+        ptx::store_release(args.turns + tile, static_cast<std::uint64_t>(turn + 1));
+      }
     }
-    ptx::bulk_wait_read<1>();
-    ptx::mbarrier_arrive(address_of(smem.dq_empty[0]));
-    ptx::bulk_wait_read<0>();
-    ptx::mbarrier_arrive(address_of(smem.dq_empty[1]));
-  }
+  });
 }
 
 }  // namespace foveal::cuda::hopper::bwd

@@ -19,6 +19,7 @@ struct PrepareArgs {
   cuda::bwd::StatsArgs stats;
   cuda::bwd::ListArgs keys;  ///< Without entries: k is not packed.
   cuda::bwd::ListArgs rows;
+  ClearedPart counters;  ///< The ticket, and the turns where there are.
   ClearedPart dq_sums;
 };
 
@@ -36,6 +37,7 @@ static __global__ void __launch_bounds__(cuda::bwd::kRowThreads)
   ptx::start_grid_after();
   if (blockIdx.x == 0 && args.keys.entries != nullptr) list_tiles(args.keys);
   if (blockIdx.x == gridDim.x - 1 && args.rows.entries != nullptr) list_tiles(args.rows);
+  clear(args.counters);
   clear(args.dq_sums);
   compute_stats(args.stats);
 }

@@ -88,7 +88,10 @@ Status make_args(const LaunchContext& context, GradientArgs& args) {
     backward.rows.entries = context.workspace_part<cuda::bwd::TileEntry>(index_of(Part::kRowTiles));
   }
   args.scale_log2 = geometry.softmax_scale * cuda::bwd::kLog2e;
-  args.order = key_tile_order(geometry);
+  args.order = key_tile_order(geometry, problem.deterministic);
+  args.key_tiles = static_cast<std::int32_t>(key_tiles(geometry) * geometry.nheads_k);
+  args.tickets = context.workspace_part<std::uint64_t>(index_of(Part::kCounters));
+  if (problem.deterministic) args.turns = args.tickets + kFirstTurn;
   args.row_tiles = static_cast<std::int32_t>(row_tiles(geometry));
   args.row_blocks = static_cast<std::int32_t>(
       ceil_div<std::int64_t>(geometry.seqlen_q, backward_tile(geometry).m));
@@ -124,6 +127,7 @@ Status launch_preparation(const LaunchContext& context, const GradientArgs& args
       .stats = cuda::bwd::make_stats_args(context, args.backward),
       .keys = list(cuda::bwd::Side::kKeys, tile.n, Part::kKeyTiles),
       .rows = list(cuda::bwd::Side::kRows, tile.m, Part::kRowTiles),
+      .counters = cleared_part(context, Part::kCounters),
       .dq_sums = cleared_part(context, Part::kDqSums),
   };
   return launch_kernel(
@@ -146,18 +150,19 @@ Status launch_conversion_of(const GradientArgs& args, std::int64_t num_blocks, v
 }
 
 template <class Config, DType kDType>
-Status launch_gradients_of(const GradientArgs& args, std::int64_t key_tiles, void* stream) {
+Status launch_gradients_of(const GradientArgs& args, std::int64_t num_blocks, void* stream) {
   if constexpr (Config::tile.is_wide()) {
-    return launch_wide_gradients<Config, kDType>(args, key_tiles, stream);
+    return launch_wide_gradients<Config, kDType>(args, num_blocks, stream);
   } else {
-    return launch_gradients<Config, kDType>(args, key_tiles, stream);
+    return launch_gradients<Config, kDType>(args, num_blocks, stream);
   }
 }
 
 template <class Config>
 Status launch_products(const LaunchContext& context, const GradientArgs& args) {
   const AttentionGeometry& geometry = context.geometry;
-  const std::int64_t key_blocks = key_tiles(geometry) * geometry.nheads_k;
+  const std::int64_t key_blocks =
+      Config::tile.is_wide() ? key_tiles(geometry) * geometry.nheads_k : context.config.num_blocks;
   const std::int64_t row_blocks = row_tiles(geometry) * geometry.nheads_q;
   if (context.problem.q.dtype == DType::kFloat16) {
     FOVEAL_RETURN_IF_ERROR(

@@ -12,8 +12,8 @@ namespace foveal::cuda::hopper::bwd {
 
 using cuda::bwd::IntRange;
 
-/// What a block does: its keys and the tiles of rows that meet them, those of one query head of the
-/// group after those of another.
+/// A tile of keys and the tiles of rows that meet them, those of one query head of the group after
+/// those of another.
 struct BlockWork {
   cuda::bwd::HeldTile tile;
   cuda::bwd::StreamedBlocks blocks;
@@ -23,6 +23,11 @@ struct BlockWork {
   std::int32_t start;           ///< The first of a head's tiles to come, from visit.min on.
   std::int32_t first_head;      ///< Query head.
   std::int32_t first_row_tile;  ///< The sequence's first among dq's sums.
+  std::int32_t key_block;       ///< Of the sequence.
+  std::int32_t leftpad;
+  bool backwards;        ///< From the last tile of rows to the first.
+  bool none;             ///< Nothing is left to do.
+  std::uint32_t parity;  ///< Of k_full and v_full, where there are steps.
   algorithm::BasicMask<std::int32_t> mask;
 
   /// Rows that see key `j` of the sequence, none where there is no such key.
@@ -37,7 +42,36 @@ struct Step {
   int first_row;
   bool masked;    ///< Not all of it sees all keys.
   bool unseeing;  ///< Rows meet no key: they may hold anything.
+  bool first;     ///< Of a tile of keys.
   bool last;
+};
+
+/// Where a step's rows lie in a ring of kStages, and the parity of their round: of waits for "full"
+/// by whoever reads and, inverted, of waits for "empty" by whoever writes.
+template <int kStages>
+struct RingPlace {
+  int stage = 0;
+  std::uint32_t parity = 0;
+
+  /// Of the step of that number, where a division costs nothing.
+  FOVEAL_DEVICE static RingPlace of_step(unsigned step) {
+    static_assert((kStages & (kStages - 1)) == 0);
+    return {static_cast<int>(step % kStages), step / kStages % 2};
+  }
+  FOVEAL_DEVICE int before() const { return stage == 0 ? kStages - 1 : stage - 1; }
+  FOVEAL_DEVICE RingPlace next() const {
+    const bool wraps = stage + 1 == kStages;
+    return {wraps ? 0 : stage + 1, parity ^ static_cast<std::uint32_t>(wraps)};
+  }
+};
+
+/// What the loading thread keeps from one tile of keys to the next, while it has few registers.
+template <int kQStages, int kDoutStages>
+struct Loading {
+  RingPlace<kQStages> q;
+  RingPlace<kDoutStages> dout;
+  std::uint32_t taken = 0;  ///< Tiles of keys.
+  std::uint32_t parity = 0;
 };
 
 template <class Config, DType kDType>
@@ -64,44 +98,36 @@ struct GradientShape {
     std::uint64_t k_full, v_full;
     std::uint64_t q_full[kQStages], q_empty[kQStages];  ///< And the step.
     std::uint64_t dout_full[kDoutStages],
-        dout_empty[kDoutStages];  ///< And the rows' lse and delta.
-    std::uint64_t dq_full[kConsumers], dq_empty[kConsumers];
+        dout_empty[kDoutStages];                                 ///< And the rows' lse and delta.
+    std::uint64_t dq_full[2][kConsumers], dq_empty[kConsumers];  ///< Full: of even and odd steps.
     Step step[kQStages];
-    BlockWork work;
+    BlockWork work[2];
+    Loading<kTile.q_stages, kTile.dout_stages> loading;
+    std::uint64_t work_full[2], work_empty[2];
+    std::uint64_t k_empty, v_empty;
   };
   static_assert(sizeof(SharedMemory) <= kTile.shared_bytes());
 };
 
-/// Where a step's rows lie in a ring of kStages, and the parity of their round: of waits for "full"
-/// by whoever reads and, inverted, of waits for "empty" by whoever writes.
-template <int kStages>
-struct RingPlace {
-  int stage = 0;
-  std::uint32_t parity = 0;
-
-  /// Of the step of that number, where a division costs nothing.
-  FOVEAL_DEVICE static RingPlace of_step(int step) {
-    static_assert((kStages & (kStages - 1)) == 0);
-    return {step % kStages, static_cast<std::uint32_t>(step / kStages % 2)};
-  }
-  FOVEAL_DEVICE int before() const { return stage == 0 ? kStages - 1 : stage - 1; }
-  FOVEAL_DEVICE RingPlace next() const {
-    const bool wraps = stage + 1 == kStages;
-    return {wraps ? 0 : stage + 1, parity ^ static_cast<std::uint32_t>(wraps)};
-  }
-};
-
-/// The tiles of rows in the order in which they stream past.
+/// The tiles of rows in the order in which they stream past, head after head: from work.start round
+/// to it, or from the last to the first.
 struct RowTiles {
   int head;
   int block;
 
   FOVEAL_DEVICE explicit RowTiles(const BlockWork& work)
-      : head(work.first_head), block(work.blocks.visit.min + work.start) {}
+      : head(work.first_head),
+        block(work.backwards ? work.blocks.visit.max - 1 : work.blocks.visit.min + work.start) {}
 
   FOVEAL_DEVICE void advance(const BlockWork& work) {
-    if (++block == work.blocks.visit.max) block = work.blocks.visit.min;
-    if (block == work.blocks.visit.min + work.start) ++head;
+    if (work.backwards) {
+      if (--block >= work.blocks.visit.min) return;
+      block = work.blocks.visit.max - 1;
+      ++head;
+    } else {
+      if (++block == work.blocks.visit.max) block = work.blocks.visit.min;
+      if (block == work.blocks.visit.min + work.start) ++head;
+    }
   }
 };
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "algorithm/mask.hpp"
 #include "core/host_device.hpp"
 #include "core/integer.hpp"
 #include "cuda/tile/swizzled_panels.hpp"
@@ -104,7 +105,7 @@ struct BackwardTile {
   }
   /// The operands, barriers and what is told of a tile.
   [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int shared_bytes() const {
-    return operand_bytes() + 1024;
+    return operand_bytes() + 2048;
   }
   [[nodiscard]] FOVEAL_HOST_DEVICE constexpr bool is_possible() const {
     const bool narrow = blocks == 1 && n % kGroupRows == 0 && num_consumers() == 2 && m % 64 == 0 &&
@@ -170,6 +171,15 @@ struct KeyTilePlace {
   const std::uint32_t width = min_of(section, static_cast<std::uint32_t>(order.pairs) - first);
   const std::uint32_t rest = index - first * blocks;
   return {static_cast<std::int32_t>(first + rest % width), static_cast<std::int32_t>(rest / width)};
+}
+
+/// How many tiles of keys before tile `block` of the sequence add to dq of the rows from
+/// `first_row` on, to which tile `block` adds: from the first that those rows see to `block`.
+/// `leftpad` rows lie before key 0.
+[[nodiscard]] FOVEAL_HOST_DEVICE constexpr std::int32_t dq_turn(
+    const BackwardTile& tile, const algorithm::BasicMask<std::int32_t>& mask, std::int32_t leftpad,
+    std::int32_t block, std::int32_t first_row) {
+  return block - (mask.first_key(first_row) + leftpad) / tile.n;
 }
 
 /// Where the tiles of dq's sums of packed sequence b begin: its rows begin with a tile of their
