@@ -113,7 +113,7 @@ TEST(HopperForwardPlan, LowScoresAreCappedByAPolynomial) {
       ASSERT_LT(low.min, 0);
       EXPECT_NEAR(low.min * scale / softcap, -0.75, 1e-5);
       for (int i = 1; i <= 100; ++i) {
-        const double x = low.min * i / 100;
+        const double x = static_cast<double>(low.min) * i / 100;
         const double exact = softcap * kLog2E * std::tanh(scale * x / softcap);
         EXPECT_NEAR(capped(low, x) / exact, 1, 3e-4) << softcap << " " << scale << " " << x;
         EXPECT_LE(capped(low, -x), -x * low.slope_log2);
