@@ -116,6 +116,7 @@ class CudaKernels : public ::testing::TestWithParam<KernelInfo> {
       check(c);
       ++checked;
     }
+    if (checked == 0 && shared_memory_is_limited()) GTEST_SKIP() << "FOVEAL_MAX_SMEM is too small";
     EXPECT_GT(checked, 0) << "the kernel takes none of the cases";
   }
 };

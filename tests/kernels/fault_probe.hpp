@@ -11,6 +11,7 @@
 #include <functional>
 #include <initializer_list>
 #include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -57,17 +58,28 @@ inline void for_each_kernel(Case c, std::initializer_list<DType> dtypes,
   EXPECT_GT(checked, 0) << "no kernel takes " << to_line(c);
 }
 
-/// The case in fp16, or in the dtype and at the head size that its kernel takes in their place.
-inline Case in_a_form_of_its_kernel(const Case& c) {
-  for (const std::int64_t headdim : {c.headdim, std::int64_t{512}}) {
-    for (const DType dtype : {DType::kFloat16, DType::kFloat32}) {
-      Case form = c;
-      form.headdim = headdim;
-      form.dtype = dtype;
-      if (kernel_takes(BuiltCase(form).bench.problem, {.kernel = form.kernel})) return form;
+/// The case for every kernel of its pass, in fp16 or in the dtype and at the head size that the
+/// kernel takes in their place. Only FOVEAL_MAX_SMEM may leave a kernel nothing.
+inline std::vector<Case> in_every_kernel(const Case& c) {
+  const auto form_of = [&](const std::string& kernel) -> std::optional<Case> {
+    for (const std::int64_t headdim : {c.headdim, std::int64_t{512}}) {
+      for (const DType dtype : {DType::kFloat16, DType::kFloat32}) {
+        Case form = c;
+        form.kernel = kernel;
+        form.headdim = headdim;
+        form.dtype = dtype;
+        if (kernel_takes(BuiltCase(form).bench.problem, {.kernel = kernel})) return form;
+      }
     }
+    return std::nullopt;
+  };
+  std::vector<Case> forms;
+  for (const std::string& kernel : usable_kernels_of(c.pass)) {
+    const auto form = form_of(kernel);
+    if (form) forms.push_back(*form);
+    EXPECT_TRUE(form || shared_memory_is_limited()) << kernel << " takes no form of " << to_line(c);
   }
-  return c;
+  return forms;
 }
 
 /// The case in each form that q, k and v can have: dense, packed, cache, paged.

@@ -106,16 +106,14 @@ void expect_same_when_far(const Case& c, std::string_view name, std::size_t axis
 }
 
 TEST(Fault07_FarStrides, ForwardHeads) {
-  for (const std::string& kernel : usable_kernels_of(Pass::kForward)) {
-    const Case c = in_a_form_of_its_kernel({.kernel = kernel, .lens = {{8, 8}}, .nheads_k = 2});
+  for (const Case& c : in_every_kernel({.lens = {{8, 8}}, .nheads_k = 2})) {
     for (const char* name : {"q", "k", "v", "out"}) expect_same_when_far(c, name, 2, kFar);
   }
 }
 
 TEST(Fault07_FarStrides, BackwardHeads) {
-  for (const std::string& kernel : usable_kernels_of(Pass::kBackward)) {
-    const Case c = in_a_form_of_its_kernel(
-        {.kernel = kernel, .pass = Pass::kBackward, .lens = {{8, 8}}, .nheads_k = 2});
+  for (const Case& c :
+       in_every_kernel({.pass = Pass::kBackward, .lens = {{8, 8}}, .nheads_k = 2})) {
     for (const char* name : {"q", "k", "v", "out", "dout", "dq", "dk", "dv"}) {
       expect_same_when_far(c, name, 2, kFar);
     }
@@ -123,20 +121,17 @@ TEST(Fault07_FarStrides, BackwardHeads) {
 }
 
 TEST(Fault07_FarStrides, BackwardPackedTokens) {
-  for (const std::string& kernel : usable_kernels_of(Pass::kBackward)) {
-    const Case c = in_a_form_of_its_kernel({.kernel = kernel,
-                                            .pass = Pass::kBackward,
-                                            .lens = {{3, 3}, {1, 1}},
-                                            .q_form = QForm::kPacked,
-                                            .k_form = KForm::kPacked});
+  for (const Case& c : in_every_kernel({.pass = Pass::kBackward,
+                       .lens = {{3, 3}, {1, 1}},
+                       .q_form = QForm::kPacked,
+                       .k_form = KForm::kPacked})) {
     expect_same_when_far(c, "dout", 0, kFar / 2);
   }
 }
 
 TEST(Fault07_FarStrides, PagesFarIntoTheCache) {
-  for (const std::string& kernel : usable_kernels_of(Pass::kForward)) {
-    const Case c = in_a_form_of_its_kernel(
-        {.kernel = kernel, .lens = {{1, 40}}, .k_form = KForm::kPaged, .page_size = 16});
+  for (const Case& c :
+       in_every_kernel({.lens = {{1, 40}}, .k_form = KForm::kPaged, .page_size = 16})) {
     const std::int64_t num_pages = kFar / (16 * c.headdim) + 8;
     BuiltCase near(c);
     BuiltCase far(c);

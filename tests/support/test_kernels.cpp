@@ -101,6 +101,8 @@ std::vector<std::string> usable_kernels_of(Pass pass) {
 
 bool kernels_are_filtered() { return wanted_kernels().has_value(); }
 
+bool shared_memory_is_limited() { return std::getenv("FOVEAL_MAX_SMEM") != nullptr; }
+
 std::vector<KernelInfo> cuda_kernels() {
   std::vector<KernelInfo> list;
   for (const KernelInfo& kernel : kernels()) {

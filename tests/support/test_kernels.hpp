@@ -26,6 +26,9 @@ inline constexpr std::string_view kAnyGpuKernel = "cuda";
 /// Whether FOVEAL_TEST_KERNELS leaves out kernels: a test may then find nothing to run.
 [[nodiscard]] bool kernels_are_filtered();
 
+/// Whether FOVEAL_MAX_SMEM makes the GPU a smaller one, on which a kernel may find no room at all.
+[[nodiscard]] bool shared_memory_is_limited();
+
 /// Every CUDA kernel of the table that FOVEAL_TEST_KERNELS leaves, runnable here or not.
 [[nodiscard]] std::vector<KernelInfo> cuda_kernels();
 
