@@ -9,6 +9,7 @@
 #include "cuda/hopper/wide_bwd/config.hpp"
 #include "cuda/hopper/wide_bwd/halves.hpp"
 #include "plan/kernel_table.hpp"
+#include "unit/hopper_backward_problem.hpp"
 
 namespace foveal::test {
 namespace {
@@ -18,35 +19,11 @@ using wide::Side;
 
 AttentionProblem dense_problem(std::int64_t seqlen, std::int64_t headdim = 512,
                                DType dtype = DType::kBFloat16) {
-  AttentionProblem p;
-  p.pass = Pass::kBackward;
-  p.q = p.out = p.dout = p.dq = TensorSpec::contiguous(dtype, {2, seqlen, 4, headdim});
-  p.k = p.v = p.dk = p.dv = TensorSpec::contiguous(dtype, {2, seqlen, 2, headdim});
-  p.lse = TensorSpec::contiguous(DType::kFloat32, {2, 4, seqlen});
-  return p;
+  return dense_backward(seqlen, headdim, dtype);
 }
 
 AttentionProblem packed_problem(std::int64_t total, std::int64_t batch) {
-  AttentionProblem p;
-  p.pass = Pass::kBackward;
-  p.q = p.out = p.dout = p.dq = TensorSpec::contiguous(DType::kBFloat16, {total, 4, 512});
-  p.k = p.v = p.dk = p.dv = TensorSpec::contiguous(DType::kBFloat16, {total, 2, 512});
-  p.lse = TensorSpec::contiguous(DType::kFloat32, {4, total});
-  p.cu_seqlens_q = p.cu_seqlens_k = TensorSpec::contiguous(DType::kInt32, {batch + 1});
-  p.max_seqlen_q = p.max_seqlen_k = total;
-  return p;
-}
-
-DeviceInfo gpu_of(std::int32_t sm) {
-  DeviceInfo gpu;
-  gpu.type = DeviceType::kCuda;
-  gpu.name = "a GPU";
-  gpu.sm = sm;
-  gpu.num_sms = 132;
-  gpu.smem_per_block_bytes = 227 << 10;
-  gpu.fp16_gflops = gpu.bf16_gflops = 787e3;
-  gpu.read_gbs = 4350;
-  return gpu;
+  return packed_backward(total, batch, 512);
 }
 
 std::string refusal(const AttentionProblem& p, const DeviceInfo& gpu = gpu_of(90)) {
@@ -162,7 +139,10 @@ TEST(HopperWideBackwardPlan, WorkspaceHasRoomForPortableBackward) {
   for (const AttentionProblem& p : problems) {
     const planner::KernelConfig portable =
         cuda::kPortableBackward.configure(p, make_geometry(p), *device);
-    EXPECT_GE(configure(p).workspace_bytes(), portable.workspace_bytes());
+    const planner::KernelConfig config = configure(p);
+    EXPECT_GE(config.workspace_bytes(), portable.workspace_bytes());
+    ASSERT_EQ(config.stand_in.size(), 1u);
+    EXPECT_EQ(config.stand_in.front().workspace_bytes(), portable.workspace_bytes());
   }
 }
 

@@ -12,10 +12,6 @@
 namespace foveal::cuda::hopper {
 namespace {
 
-bool is_aligned(const void* data, std::int64_t bytes) {
-  return reinterpret_cast<std::uintptr_t>(data) % static_cast<std::uintptr_t>(bytes) == 0;
-}
-
 /// Whether out's rows can be stored `bytes` at a time.
 bool rows_begin_at(const TensorSpec& spec, const void* data, std::int64_t bytes) {
   const std::int64_t unit = bytes / dtype_bytes(spec.dtype);
@@ -82,7 +78,8 @@ void set_options(const planner::LaunchContext& context, ForwardArgs& args) {
 
 /// What strides could not tell: an operand that the copy engine can't address.
 bool can_copy(const AttentionTensors& tensors) {
-  return is_aligned(tensors.q, 16) && is_aligned(tensors.k, 16) && is_aligned(tensors.v, 16);
+  return is_aligned(tensors.q, kCopyAlignment) && is_aligned(tensors.k, kCopyAlignment) &&
+         is_aligned(tensors.v, kCopyAlignment);
 }
 
 /// portable_fwd, as the plan foresaw.

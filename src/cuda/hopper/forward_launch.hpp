@@ -5,16 +5,11 @@
 
 #include <foveal/status.hpp>
 
+#include "cuda/hopper/copy_box.hpp"
 #include "cuda/hopper/fwd/args.hpp"
 #include "plan/kernel_entry.hpp"
 
 namespace foveal::cuda::hopper {
-
-/// What one copy brings of an operand.
-struct CopyBox {
-  std::int32_t columns = 0;
-  std::int32_t rows = 0;
-};
 
 struct OperandBoxes {
   CopyBox q;

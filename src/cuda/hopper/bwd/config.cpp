@@ -5,9 +5,8 @@
 #include "core/format.hpp"
 #include "core/integer.hpp"
 #include "cuda/device_rules.hpp"
-#include "cuda/hopper/device_rules.hpp"
+#include "cuda/hopper/backward_rules.hpp"
 #include "cuda/portable/bwd/config.hpp"
-#include "plan/kernel_table.hpp"
 
 namespace foveal::cuda::hopper::bwd {
 namespace {
@@ -18,8 +17,6 @@ constexpr std::array kTiles = {BackwardHdim64::tile, BackwardHdim128::tile, Back
                                BackwardHdim256::tile};
 static_assert(kTiles.back().d == kMaxHeaddim);
 
-/// Rows and keys are counted in 32 bits on the device.
-constexpr std::int64_t kMaxRows = std::int64_t{1} << 29;
 /// Tiles of a launch over all heads, and of dq's sums.
 constexpr std::int64_t kMaxTiles = std::int64_t{1} << 30;
 /// Bytes of L2 cache that q, dout and dq's sums of one section of heads may fill.
@@ -31,61 +28,6 @@ constexpr std::int64_t kOrderedSection = 16;
 
 /// Share of the device's rate that the products reach, causal and 16K (docs/kernels/hopper_bwd.md).
 constexpr double kEfficiency = 0.62;
-
-Status check_features(const AttentionProblem& problem, const AttentionGeometry& geometry) {
-  const auto refuse = [](const char* what) {
-    return Status::unsupported(concat(kName, " takes no ", what));
-  };
-  if (problem.q.dtype == DType::kFloat32) {
-    return Status::unsupported(concat("q is fp32: ", kName, " takes fp16 and bf16"));
-  }
-  if (problem.dout.dtype != problem.q.dtype) {
-    return Status::unsupported(concat("dout is ", dtype_name(problem.dout.dtype), ": ", kName,
-                                      " takes q's ", dtype_name(problem.q.dtype)));
-  }
-  const std::int64_t columns = max_of(geometry.headdim, geometry.headdim_v);
-  if (columns > kMaxHeaddim) {
-    return Status::unsupported(
-        concat("headdim ", columns, ": ", kName, " takes at most ", kMaxHeaddim));
-  }
-  if (!problem.dq.present()) {
-    return Status::unsupported(concat("dq is not wanted: ", kName, " computes it in any case"));
-  }
-  if (problem.deterministic && backward_tile(geometry).is_wide()) {
-    return Status::unsupported(concat("deterministic: with headdim ", columns, " ", kName,
-                                      " adds to dq in whatever order tiles finish"));
-  }
-  if (problem.softcap > 0) return refuse("softcap");
-  if (problem.bias.present()) return refuse("bias");
-  if (problem.alibi_slopes.present()) return refuse("alibi_slopes");
-  if (problem.dropout_p > 0) return refuse("dropout");
-  return Status::ok();
-}
-
-Status check_counts(const AttentionGeometry& geometry) {
-  const std::int64_t rows = max_of(max_of(geometry.total_q, geometry.total_k), geometry.batch);
-  if (rows > kMaxRows) {
-    return Status::unsupported(
-        concat(rows, " rows of q or k: ", kName, " takes at most ", kMaxRows));
-  }
-  const double heads = static_cast<double>(max_of(geometry.nheads_q, geometry.nheads_k));
-  const double tiles =
-      static_cast<double>(max_of(key_tiles(geometry), row_tiles(geometry))) * heads;
-  if (tiles > static_cast<double>(kMaxTiles)) {
-    return Status::unsupported(
-        concat(kName, " takes at most ", kMaxTiles, " tiles over all heads"));
-  }
-  return Status::ok();
-}
-
-std::int64_t list_bytes(bool packed, std::int64_t tiles) { return packed ? 8 * (1 + tiles) : 0; }
-
-/// What portable_bwd needs where the launch's pointers turn out to be unaligned.
-std::int64_t portable_bytes(const AttentionProblem& problem, const AttentionGeometry& geometry) {
-  const Result<DeviceInfo> device = device_from_name("sm_90");
-  if (!device) return 0;
-  return kPortableBackward.configure(problem, geometry, *device).workspace_bytes();
-}
 
 }  // namespace
 
@@ -130,18 +72,22 @@ KeyTileOrder key_tile_order(const AttentionGeometry& geometry, bool deterministi
 
 Status supports(const AttentionProblem& problem, const AttentionGeometry& geometry,
                 const DeviceInfo& device) {
-  FOVEAL_RETURN_IF_ERROR(check_features(problem, geometry));
-  const std::int64_t shared_bytes = backward_tile(geometry).shared_bytes();
-  if (shared_bytes > device.smem_per_block_bytes) {
-    return Status::unsupported(concat(kName, " needs ", shared_bytes,
-                                      " bytes of shared memory a block; there are ",
-                                      device.smem_per_block_bytes));
+  const BackwardTile& tile = backward_tile(geometry);
+  FOVEAL_RETURN_IF_ERROR(check_backward({.kernel = kName,
+                                         .max_headdim = kMaxHeaddim,
+                                         .shared_bytes = tile.shared_bytes(),
+                                         .tiles = max_of(key_tiles(geometry), row_tiles(geometry)),
+                                         .max_tiles = kMaxTiles},
+                                        problem, geometry, device));
+  if (!problem.dq.present()) {
+    return Status::unsupported(concat("dq is not wanted: ", kName, " computes it in any case"));
   }
-  FOVEAL_RETURN_IF_ERROR(check_strides(kName, "q", problem.q));
-  FOVEAL_RETURN_IF_ERROR(check_strides(kName, "k", problem.k));
-  FOVEAL_RETURN_IF_ERROR(check_strides(kName, "v", problem.v));
-  FOVEAL_RETURN_IF_ERROR(check_strides(kName, "dout", problem.dout));
-  return check_counts(geometry);
+  if (problem.deterministic && tile.is_wide()) {
+    return Status::unsupported(concat("deterministic: with headdim ",
+                                      max_of(geometry.headdim, geometry.headdim_v), " ", kName,
+                                      " adds to dq in whatever order tiles finish"));
+  }
+  return Status::ok();
 }
 
 KernelConfig configure(const AttentionProblem& problem, const AttentionGeometry& geometry,
@@ -162,10 +108,7 @@ KernelConfig configure(const AttentionProblem& problem, const AttentionGeometry&
       {"counters", 8 * round_up<std::int64_t>(kFirstTurn + turns, 2)},
       {"dq in fp32", 4 * geometry.nheads_q * rows * tile.dq_floats()},
   };
-  const std::int64_t more = portable_bytes(problem, geometry) - config.workspace_bytes();
-  if (more > 0) config.workspace.push_back({"more for portable_bwd", more});
-  config.notes.push_back(
-      "operands that do not begin at a multiple of 16 bytes are left to portable_bwd");
+  plan_portable_backward(problem, geometry, device, config);
   return config;
 }
 

@@ -1,6 +1,7 @@
 #include "cuda/hopper/bwd/run.hpp"
 
 #include "cuda/device_rules.hpp"
+#include "cuda/hopper/backward_launch.hpp"
 #include "cuda/hopper/bwd/config.hpp"
 #include "cuda/hopper/bwd/convert.cuh"
 #include "cuda/hopper/bwd/launch.hpp"
@@ -8,7 +9,6 @@
 #include "cuda/portable/bwd/passes.hpp"
 #include "cuda/portable/bwd/score_gradients.cuh"
 #include "cuda/runtime/launch_kernel.hpp"
-#include "plan/kernel_table.hpp"
 
 namespace foveal::cuda::hopper::bwd {
 namespace {
@@ -16,56 +16,6 @@ namespace {
 using planner::LaunchContext;
 
 constexpr std::size_t index_of(Part part) { return static_cast<std::size_t>(part); }
-
-bool is_aligned(const void* data) { return reinterpret_cast<std::uintptr_t>(data) % 16 == 0; }
-
-/// What strides could not tell: operands that the copy engine can't address.
-bool can_copy(const AttentionTensors& tensors) {
-  return is_aligned(tensors.q) && is_aligned(tensors.k) && is_aligned(tensors.v) &&
-         is_aligned(tensors.dout);
-}
-
-/// The plan says that this may come, and has the workspace for it.
-Status run_portable(const LaunchContext& context) {
-  FOVEAL_ASSIGN_OR_RETURN(device, device_from_name("sm_90"));
-  const planner::KernelConfig config =
-      kPortableBackward.configure(context.problem, context.geometry, device);
-  return kPortableBackward.launch({.problem = context.problem,
-                                   .geometry = context.geometry,
-                                   .config = config,
-                                   .tensors = context.tensors,
-                                   .workspace = context.workspace,
-                                   .stream = context.stream});
-}
-
-/// Of q and dout.
-Status describe_rows(const AttentionGeometry& geometry, const RowOperand& operand,
-                     std::int64_t columns, TensorMap& map) {
-  const BackwardTile& tile = backward_tile(geometry);
-  const RowStrides& strides = operand.strides;
-  return encode_tensor_map(
-      {.data = operand.data,
-       .extents = {columns, geometry.packed_q ? geometry.total_q : geometry.seqlen_q,
-                   geometry.nheads_q, geometry.packed_q ? 1 : geometry.batch},
-       .strides = {strides.row, strides.head, strides.batch},
-       .box_columns = tile.q_layout().panel_columns(),
-       .box_rows = tile.q_box_rows()},
-      map);
-}
-
-/// Of k and v, in boxes as `layout_of_box` has them.
-Status describe_keys(const AttentionGeometry& geometry, const KeyOperand& operand,
-                     std::int64_t columns, const PanelLayout& layout_of_box, TensorMap& map) {
-  const algorithm::KvLayout& layout = operand.layout;
-  return encode_tensor_map(
-      {.data = operand.data,
-       .extents = {columns, geometry.packed_k ? geometry.total_k : geometry.seqlen_k,
-                   geometry.nheads_k, geometry.packed_k ? 1 : geometry.batch},
-       .strides = {layout.row_stride, layout.head_stride, layout.page_stride},
-       .box_columns = layout_of_box.panel_columns(),
-       .box_rows = layout_of_box.rows},
-      map);
-}
 
 /// A gradient in the operands' type whose rows are whole, aligned units of 16 bytes.
 bool in_units(const AttentionProblem& problem, const TensorSpec& spec, const void* data) {
@@ -100,16 +50,20 @@ Status make_args(const LaunchContext& context, GradientArgs& args) {
   args.dv_in_units = in_units(problem, problem.dv, context.tensors.dv);
   // Without rows or keys nothing is copied.
   if (geometry.total_q * geometry.nheads_q == 0 || geometry.total_k == 0) return Status::ok();
-  FOVEAL_RETURN_IF_ERROR(describe_rows(geometry, backward.attention.q, geometry.headdim, args.q));
-  FOVEAL_RETURN_IF_ERROR(describe_rows(geometry, backward.dout, geometry.headdim_v, args.dout));
   const BackwardTile& tile = backward_tile(geometry);
+  const CopyBox rows{tile.q_layout().panel_columns(), tile.q_box_rows()};
+  const CopyBox keys{tile.k_layout().panel_columns(), tile.k_layout().rows};
+  const std::int64_t columns = geometry.headdim;
+  const std::int64_t columns_v = geometry.headdim_v;
   const KeyOperand& k = backward.attention.k;
-  FOVEAL_RETURN_IF_ERROR(describe_keys(geometry, k, geometry.headdim, tile.k_layout(), args.k));
+  FOVEAL_RETURN_IF_ERROR(describe_rows(geometry, backward.attention.q, columns, rows, args.q));
+  FOVEAL_RETURN_IF_ERROR(describe_rows(geometry, backward.dout, columns_v, rows, args.dout));
+  FOVEAL_RETURN_IF_ERROR(describe_keys(geometry, k, columns, keys, args.k));
   if (tile.is_wide()) {
-    FOVEAL_RETURN_IF_ERROR(
-        describe_keys(geometry, k, geometry.headdim, tile.part_layout(), args.k_part));
+    const CopyBox part{tile.part_layout().panel_columns(), tile.part_layout().rows};
+    FOVEAL_RETURN_IF_ERROR(describe_keys(geometry, k, columns, part, args.k_part));
   }
-  return describe_keys(geometry, backward.attention.v, geometry.headdim_v, tile.k_layout(), args.v);
+  return describe_keys(geometry, backward.attention.v, columns_v, keys, args.v);
 }
 
 ClearedPart cleared_part(const LaunchContext& context, Part part) {
@@ -177,7 +131,7 @@ Status launch_products(const LaunchContext& context, const GradientArgs& args) {
 }  // namespace
 
 Status run(const LaunchContext& context) {
-  if (!can_copy(context.tensors)) return run_portable(context);
+  if (!can_copy_backward(context.tensors)) return launch_portable_backward(context);
   GradientArgs args;
   FOVEAL_RETURN_IF_ERROR(make_args(context, args));
   FOVEAL_RETURN_IF_ERROR(launch_preparation(context, args));

@@ -1,11 +1,11 @@
 #include "cuda/hopper/wide_bwd/run.hpp"
 
 #include "cuda/device_rules.hpp"
+#include "cuda/hopper/backward_launch.hpp"
 #include "cuda/hopper/wide_bwd/config.hpp"
 #include "cuda/hopper/wide_bwd/launch.hpp"
 #include "cuda/portable/bwd/passes.hpp"
 #include "cuda/portable/bwd/score_gradients.cuh"
-#include "plan/kernel_table.hpp"
 
 namespace foveal::cuda::hopper::wide_bwd {
 namespace {
@@ -13,55 +13,6 @@ namespace {
 using planner::LaunchContext;
 
 constexpr std::size_t index_of(Part part) { return static_cast<std::size_t>(part); }
-
-bool is_aligned(const void* data) { return reinterpret_cast<std::uintptr_t>(data) % 16 == 0; }
-
-/// What strides could not tell: operands that the copy engine can't address.
-bool can_copy(const AttentionTensors& tensors) {
-  return is_aligned(tensors.q) && is_aligned(tensors.k) && is_aligned(tensors.v) &&
-         is_aligned(tensors.dout);
-}
-
-/// The plan says that this may come, and has the workspace for it.
-Status run_portable(const LaunchContext& context) {
-  FOVEAL_ASSIGN_OR_RETURN(device, device_from_name("sm_90"));
-  const planner::KernelConfig config =
-      kPortableBackward.configure(context.problem, context.geometry, device);
-  return kPortableBackward.launch({.problem = context.problem,
-                                   .geometry = context.geometry,
-                                   .config = config,
-                                   .tensors = context.tensors,
-                                   .workspace = context.workspace,
-                                   .stream = context.stream});
-}
-
-/// Of q and dout.
-Status describe_rows(const AttentionGeometry& geometry, const RowOperand& operand,
-                     std::int64_t columns, TensorMap& map) {
-  const RowStrides& strides = operand.strides;
-  return encode_tensor_map(
-      {.data = operand.data,
-       .extents = {columns, geometry.packed_q ? geometry.total_q : geometry.seqlen_q,
-                   geometry.nheads_q, geometry.packed_q ? 1 : geometry.batch},
-       .strides = {strides.row, strides.head, strides.batch},
-       .box_columns = wide_tile(geometry).half_layout().panel_columns(),
-       .box_rows = kTileRows},
-      map);
-}
-
-/// Of k and v.
-Status describe_keys(const AttentionGeometry& geometry, const KeyOperand& operand,
-                     std::int64_t columns, TensorMap& map) {
-  const algorithm::KvLayout& layout = operand.layout;
-  return encode_tensor_map(
-      {.data = operand.data,
-       .extents = {columns, geometry.packed_k ? geometry.total_k : geometry.seqlen_k,
-                   geometry.nheads_k, geometry.packed_k ? 1 : geometry.batch},
-       .strides = {layout.row_stride, layout.head_stride, layout.page_stride},
-       .box_columns = wide_tile(geometry).half_layout().panel_columns(),
-       .box_rows = kTileRows},
-      map);
-}
 
 Status make_args(const LaunchContext& context, WideArgs& args) {
   const AttentionGeometry& geometry = context.geometry;
@@ -79,10 +30,13 @@ Status make_args(const LaunchContext& context, WideArgs& args) {
   args.rows = tile_order(geometry, Side::kRows);
   // Without rows or keys nothing is copied.
   if (geometry.total_q * geometry.nheads_q == 0 || geometry.total_k == 0) return Status::ok();
-  FOVEAL_RETURN_IF_ERROR(describe_rows(geometry, backward.attention.q, geometry.headdim, args.q));
-  FOVEAL_RETURN_IF_ERROR(describe_rows(geometry, backward.dout, geometry.headdim_v, args.dout));
-  FOVEAL_RETURN_IF_ERROR(describe_keys(geometry, backward.attention.k, geometry.headdim, args.k));
-  return describe_keys(geometry, backward.attention.v, geometry.headdim_v, args.v);
+  const CopyBox box{wide_tile(geometry).half_layout().panel_columns(), kTileRows};
+  const std::int64_t columns = geometry.headdim;
+  const std::int64_t columns_v = geometry.headdim_v;
+  FOVEAL_RETURN_IF_ERROR(describe_rows(geometry, backward.attention.q, columns, box, args.q));
+  FOVEAL_RETURN_IF_ERROR(describe_rows(geometry, backward.dout, columns_v, box, args.dout));
+  FOVEAL_RETURN_IF_ERROR(describe_keys(geometry, backward.attention.k, columns, box, args.k));
+  return describe_keys(geometry, backward.attention.v, columns_v, box, args.v);
 }
 
 /// The gradients of one side.
@@ -109,7 +63,7 @@ Status launch_products(const LaunchContext& context, const WideArgs& args) {
 }  // namespace
 
 Status run(const LaunchContext& context) {
-  if (!can_copy(context.tensors)) return run_portable(context);
+  if (!can_copy_backward(context.tensors)) return launch_portable_backward(context);
   WideArgs args;
   FOVEAL_RETURN_IF_ERROR(make_args(context, args));
   const auto list = [&](Side side, Part part) {
