@@ -1,6 +1,5 @@
 #include "cuda/hopper/bwd/run.hpp"
 
-#include "cuda/device_rules.hpp"
 #include "cuda/hopper/backward_launch.hpp"
 #include "cuda/hopper/bwd/config.hpp"
 #include "cuda/hopper/bwd/convert.cuh"
@@ -17,11 +16,9 @@ using planner::LaunchContext;
 
 constexpr std::size_t index_of(Part part) { return static_cast<std::size_t>(part); }
 
-/// A gradient in the operands' type whose rows are whole, aligned units of 16 bytes.
-bool in_units(const AttentionProblem& problem, const TensorSpec& spec, const void* data) {
-  if (!spec.present() || spec.dtype != problem.q.dtype) return false;
-  const auto last = static_cast<std::size_t>(spec.rank - 1);
-  return has_aligned_rows(spec, data) && spec.shape[last] % 8 == 0;
+/// Rows in the operands' type that are whole, aligned units of 16 bytes.
+bool in_units(const cuda::bwd::GradientInfo& gradient, DType dtype) {
+  return gradient.whole_units && gradient.dtype == dtype;
 }
 
 Status make_args(const LaunchContext& context, GradientArgs& args) {
@@ -45,9 +42,9 @@ Status make_args(const LaunchContext& context, GradientArgs& args) {
   args.row_tiles = static_cast<std::int32_t>(row_tiles(geometry));
   args.row_blocks = static_cast<std::int32_t>(
       ceil_div<std::int64_t>(geometry.seqlen_q, backward_tile(geometry).m));
-  args.dq_in_units = in_units(problem, problem.dq, context.tensors.dq);
-  args.dk_in_units = in_units(problem, problem.dk, context.tensors.dk);
-  args.dv_in_units = in_units(problem, problem.dv, context.tensors.dv);
+  args.dq_in_units = in_units(backward.dq_info, problem.q.dtype);
+  args.dk_in_units = in_units(backward.dk_info, problem.q.dtype);
+  args.dv_in_units = in_units(backward.dv_info, problem.q.dtype);
   // Without rows or keys nothing is copied.
   if (geometry.total_q * geometry.nheads_q == 0 || geometry.total_k == 0) return Status::ok();
   const BackwardTile& tile = backward_tile(geometry);

@@ -1,6 +1,5 @@
 #include "cuda/hopper/wide_bwd/run.hpp"
 
-#include "cuda/device_rules.hpp"
 #include "cuda/hopper/backward_launch.hpp"
 #include "cuda/hopper/wide_bwd/config.hpp"
 #include "cuda/hopper/wide_bwd/launch.hpp"
