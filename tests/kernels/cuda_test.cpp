@@ -46,6 +46,32 @@ std::vector<Case> device_cases(Pass pass) {
   return cases;
 }
 
+/// Problems of several tiles for every family of tiles, whose blocks end in another order each
+/// time.
+std::vector<Case> many_tile_cases(Pass pass) {
+  std::vector<Case> cases;
+  if (pass != Pass::kForward && pass != Pass::kBackward) return cases;
+  for (const DType dtype : {DType::kFloat16, DType::kBFloat16, DType::kFloat32}) {
+    for (const std::int64_t headdim : {64, 96, 128, 192, 256, 384, 512}) {
+      Case packed{.pass = pass, .dtype = dtype, .lens = {{900, 900}, {0, 5}, {333, 1000}}};
+      packed.q_form = QForm::kPacked;
+      packed.k_form = KForm::kPacked;
+      packed.nheads_k = 2;
+      packed.group = 2;
+      packed.headdim = headdim;
+      packed.causal = true;
+      Case window = packed;
+      window.lens = {{700, 700}, {650, 650}};
+      window.window_left = 300;
+      Case few_rows = packed;
+      few_rows.lens = {{9, 3000}, {5, 1200}};
+      few_rows.causal = false;
+      cases.insert(cases.end(), {packed, window, few_rows});
+    }
+  }
+  return cases;
+}
+
 /// A case on the GPU with a plan and a stream of its own.
 struct DeviceRun {
   explicit DeviceRun(const Case& c)
@@ -103,8 +129,12 @@ class CudaKernels : public ::testing::TestWithParam<KernelInfo> {
   /// `check(c)` for every case that the kernel takes; deterministic, where it takes that, so that
   /// all bits can be compared.
   void for_each_case(const std::function<void(const Case&)>& check) const {
+    for_each_case_of(device_cases(GetParam().pass), check);
+  }
+  void for_each_case_of(const std::vector<Case>& cases,
+                        const std::function<void(const Case&)>& check) const {
     int checked = 0;
-    for (Case c : device_cases(GetParam().pass)) {
+    for (Case c : cases) {
       c.kernel = GetParam().name;
       const auto taken = [&] {
         return kernel_takes(BuiltCase(c).bench.problem, {.kernel = c.kernel});
@@ -280,6 +310,25 @@ TEST_P(CudaKernels, CurrentDeviceIsTheCallersAgain) {
     const Status finished = run.finish();
     ASSERT_TRUE(finished) << finished.message();
     EXPECT_TRUE(same_results(alone, run.built));
+  });
+}
+
+TEST_P(CudaKernels, TwentyRunsAreTheSame) {
+  const std::vector<Case> cases = many_tile_cases(GetParam().pass);
+  if (cases.empty()) GTEST_SKIP() << "neither a forward nor a backward";
+  for_each_case_of(cases, [](const Case& c) {
+    DeviceRun first(c);
+    DeviceRun again(c);
+    ASSERT_TRUE(first.prepare());
+    ASSERT_TRUE(first.launch());
+    ASSERT_TRUE(first.finish());
+    ASSERT_TRUE(again.prepare());
+    for (int run = 1; run < 20; ++run) {
+      ASSERT_TRUE(again.launch());
+      const Status finished = again.finish();
+      ASSERT_TRUE(finished) << finished.message();
+      ASSERT_TRUE(same_results(first.built, again.built)) << "run " << run;
+    }
   });
 }
 

@@ -81,7 +81,7 @@ double score_roundings(const Case& c) {
 }
 
 double lse_limit(const Case& c) {
-  if (score_roundings(c) == 0) return kLseLimit;
+  if (score_roundings(c) == 0) return kLseLimit * score_spread(c);
   return (c.dtype == DType::kFloat16 ? 0x1p-9 : 0x1p-6) * score_roundings(c);
 }
 

@@ -42,8 +42,9 @@ struct AccuracyLimits {
                                                           const std::vector<double>& expected,
                                                           const AccuracyLimits& limits);
 
-/// lse: scores are fp32 whatever the inputs are, so its error is fp32's, 1e-5 of 1 + |lse|. Scores
-/// of rotated keys are those of the dtype that the cache holds them in: `relative` is then larger.
+/// lse: scores are fp32 whatever the inputs are, so its error is fp32's, 1e-5 of 1 + |lse| for
+/// scores of the default scale. `relative` is larger for larger ones, and for those of rotated
+/// keys, which are as exact as the dtype that the cache holds them in.
 inline constexpr double kLseLimit = 1e-5;
 [[nodiscard]] ::testing::AssertionResult compare_lse(const Operand& actual,
                                                      const std::vector<double>& expected,
