@@ -12,7 +12,7 @@
 
 namespace foveal::python {
 
-/// The numbers are those of foveal._torch_ops.Causal.
+/// The numbers are those of foveal._torch_library.Causal.
 enum class Causal : std::int64_t {
   kNo = 0,
   kBottomRight = 1,

@@ -1,50 +1,18 @@
-"""The operators torch.ops.foveal.*: loading, shapes for tracing, gradients and batching rules. The
-kernels are in python/csrc."""
+"""The operators torch.ops.foveal.*: shapes for tracing, gradients and batching rules. Their kernels
+are in python/csrc."""
 
 from __future__ import annotations
 
-import enum
-
 import torch
 
+from foveal import _torch_vmap  # noqa: F401  (registers the batching rules)
 from foveal._errors import InvalidArgument, Unsupported
-from foveal._library import FOLDER
+from foveal._sdpa_rules import engine_takes
+from foveal._torch_library import (BHSD, BIAS, NUM_OPTIONS, NUM_TENSORS, PATH, SINKS, Causal, ops,
+                                   options)
 
-PATH = FOLDER / "lib" / "libfoveal_torch.so"
-if not PATH.exists():
-    raise ImportError(
-        "this foveal was built without its operators for PyTorch (FOVEAL_PYTHON_TORCH=off): "
-        "install it anew where torch is installed")
-torch.ops.load_library(str(PATH))
-
-ops = torch.ops.foveal
-
-
-class Causal(enum.IntEnum):
-    """How a causal mask is aligned; the numbers are those of csrc/options.hpp."""
-
-    NO = 0
-    BOTTOM_RIGHT = 1
-    TOP_LEFT = 2
-
-
-def options(bias=None, sinks=None, alibi_slopes=None, cu_seqlens_q=None, cu_seqlens_k=None,
-            seqused_q=None, seqused_k=None, leftpad_k=None, block_table=None,
-            cache_batch_idx=None, dropout_state=None, max_seqlen_q=0, max_seqlen_k=0,
-            softmax_scale=None, softcap=0.0, dropout_p=0.0, window_size=(-1, -1),
-            causal=Causal.NO, bhsd=False, deterministic=False, batch_invariant=False) -> tuple:
-    """The arguments that the operators share, in the order of their schemas."""
-    left, right = window_size
-    return (bias, sinks, alibi_slopes, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k,
-            block_table, cache_batch_idx, dropout_state, max_seqlen_q, max_seqlen_k, softmax_scale,
-            float(softcap), float(dropout_p), left, right, int(causal), bhsd, deterministic,
-            batch_invariant)
-
-
-# Positions in options().
-BIAS, SINKS, ALIBI_SLOPES = 0, 1, 2
-NUM_TENSORS, NUM_OPTIONS = 11, 22
-DROPOUT_P, BHSD = 15, 19
+__all__ = ["PATH", "Causal", "attend", "attend_appending", "dropout_state", "merge", "needs_grad",
+           "ops", "options"]
 
 
 def needs_grad(*tensors: torch.Tensor | None) -> bool:
@@ -80,8 +48,6 @@ def _empty_lse(q, bhsd: bool, want_lse: bool):
 
 @torch.library.register_fake("foveal::sdpa")
 def _(query, key, value, attn_mask, is_causal, scale, enable_gqa):
-    from foveal._sdpa import engine_takes
-
     if not engine_takes(query, key, value, attn_mask, is_causal, enable_gqa):
         raise RuntimeError("foveal.NotTaken: ")
     return _empty_out(query, value, bhsd=True)
@@ -255,6 +221,3 @@ def merge(out_a, lse_a, out_b, lse_b):
     if needs_grad(out_a, lse_a, out_b, lse_b):
         return _Merge.apply(out_a, lse_a, out_b, lse_b)
     return ops.merge.default(out_a, lse_a, out_b, lse_b)
-
-
-from foveal import _torch_vmap  # noqa: E402, F401  (registers the batching rules)

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import torch
 
-from foveal import _torch_ops as defined
-
-ops = torch.ops.foveal
+from foveal import _torch_library as defined
+from foveal._torch_library import ops
 
 
 def _one_by_one(op, info, in_dims, args):
