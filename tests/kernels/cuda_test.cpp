@@ -51,24 +51,27 @@ std::vector<Case> device_cases(Pass pass) {
 std::vector<Case> many_tile_cases(Pass pass) {
   std::vector<Case> cases;
   if (pass != Pass::kForward && pass != Pass::kBackward) return cases;
-  for (const DType dtype : {DType::kFloat16, DType::kBFloat16, DType::kFloat32}) {
-    for (const std::int64_t headdim : {64, 96, 128, 192, 256, 384, 512}) {
-      Case packed{.pass = pass, .dtype = dtype, .lens = {{900, 900}, {0, 5}, {333, 1000}}};
-      packed.q_form = QForm::kPacked;
-      packed.k_form = KForm::kPacked;
-      packed.nheads_k = 2;
-      packed.group = 2;
-      packed.headdim = headdim;
-      packed.causal = true;
-      Case window = packed;
-      window.lens = {{700, 700}, {650, 650}};
-      window.window_left = 300;
-      Case few_rows = packed;
-      few_rows.lens = {{9, 3000}, {5, 1200}};
-      few_rows.causal = false;
-      cases.insert(cases.end(), {packed, window, few_rows});
-    }
+  const auto add = [&](DType dtype, std::int64_t headdim) {
+    Case packed{.pass = pass, .dtype = dtype, .lens = {{500, 500}, {0, 5}, {333, 700}}};
+    packed.q_form = QForm::kPacked;
+    packed.k_form = KForm::kPacked;
+    packed.nheads_k = 2;
+    packed.group = 2;
+    packed.headdim = headdim;
+    packed.causal = true;
+    Case window = packed;
+    window.dtype = dtype == DType::kFloat16 ? DType::kBFloat16 : dtype;
+    window.lens = {{400, 400}, {350, 350}};
+    window.window_left = 200;
+    Case few_rows = packed;
+    few_rows.lens = {{9, 1500}, {5, 600}};
+    few_rows.causal = false;
+    cases.insert(cases.end(), {packed, window, few_rows});
+  };
+  for (const std::int64_t headdim : {64, 96, 128, 192, 256, 384, 512}) {
+    add(DType::kFloat16, headdim);
   }
+  add(DType::kFloat32, 128);
   return cases;
 }
 

@@ -18,9 +18,10 @@ constexpr std::int64_t kMaxBlocks = std::numeric_limits<std::int32_t>::max();
 /// Products of a tile against the five that attention_work() counts.
 constexpr double kProductsCounted = 5.0;
 
-/// Share of the device's rate that the products reach: 0.26 to 0.33 at headdim 64 to 256 on an H200
-/// (bench/results/h200/portable_bwd.txt).
+/// Share of the device's rate that the products reach: 0.26 to 0.33 at headdim 64 to 256 on an
+/// H200, 0.17 at 512 (bench/results/h200/portable_bwd.txt).
 constexpr double kEfficiency = 0.3;
+constexpr double kEfficiencyWide = 0.17;
 constexpr double kEfficiencyFp32 = 0.15;
 
 int element_bytes(const Choice& choice) { return static_cast<int>(dtype_bytes(choice.dtype)); }
@@ -48,6 +49,11 @@ double products_computed(const Choice& choice) {
   if (choice.rows_pass) products += 3;
   if (choice.dbias_pass) products += 2;
   return products;
+}
+
+double compute_share(const Choice& choice) {
+  if (choice.dtype == DType::kFloat32) return kEfficiencyFp32;
+  return choice.headdim > 256 ? kEfficiencyWide : kEfficiency;
 }
 
 /// Rows of stats and of dq's sums.
@@ -203,12 +209,13 @@ double predict(const AttentionProblem& problem, const AttentionGeometry& geometr
   AttentionWork work = attention_work(problem);
   const Choice choice = chosen(problem, geometry, config);
   work.flops *= products_computed(choice) / kProductsCounted;
+  // Columns that only fill a tile cost as much as others.
+  work.flops *= 2.0 * choice.headdim / static_cast<double>(geometry.headdim + geometry.headdim_v);
   for (const WorkspacePart& part : config.workspace) {
     work.read_bytes += static_cast<double>(part.bytes);
     work.written_bytes += static_cast<double>(part.bytes);
   }
-  const bool fp32 = choice.dtype == DType::kFloat32;
-  return roofline_us(work, choice.dtype, device, {.compute = fp32 ? kEfficiencyFp32 : kEfficiency});
+  return roofline_us(work, choice.dtype, device, {.compute = compute_share(choice)});
 }
 
 }  // namespace foveal::cuda::bwd
