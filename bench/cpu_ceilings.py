@@ -1,12 +1,20 @@
 """foveal on the CPU beside the machine's own ceilings: products beside PyTorch's matrix product in
-the same dtype, decode beside a plain read of as many bytes, each pair in turn, so that other load
-meets both. Minima.
+the same dtype, decode beside a plain read of as many bytes.
 
     python bench/cpu_ceilings.py [--threads 2] [--seconds 1] [--only TEXT] [--json FILE]
 
+The memory of a shared host swings by a factor of two within minutes, so no ceiling is compared with
+a call of another time. Ceiling and foveal are called in turn; every call of foveal is held against
+the ceiling just before and just after it, some 10 ms of a decode and 100 ms of products in all.
+Where those two differ by more than a tenth, the machine changed in between and the call doesn't
+count (unless fewer than five would be left). `share` is the median of these ratios, `quartiles` are
+theirs, and the rates are medians of the same calls. `share_fast` is the median over that quarter of
+the calls in which the ceiling was highest, `fast` the ceiling there: a kernel that is bound by its
+own arithmetic falls behind where the memory is quick.
+
 Products count visible pairs: 4 FLOP a pair, head and column forward, 14 forward and backward.
 Packed documents stand beside what a packed trainer falls to in PyTorch, SDPA over a dense mask;
-fp16 beside foveal's own fp32.
+fp16 beside foveal's own fp32: minima of calls in turn.
 """
 
 import argparse
@@ -16,6 +24,7 @@ import os
 import platform
 import time
 from pathlib import Path
+from statistics import median
 
 import torch
 import torch.nn.functional as F
@@ -42,6 +51,36 @@ def race(calls, seconds):
     return best
 
 
+def timed(call):
+    begin = time.perf_counter()
+    call()
+    return time.perf_counter() - begin
+
+
+def beside(name, ceiling, ours, amounts, unit):
+    """A row of rates: `ours` beside the calls of `ceiling` around each of its own."""
+    ceiling()
+    ours()
+    calls, end = [], time.perf_counter() + 2 * SECONDS
+    before = timed(ceiling)
+    while len(calls) < 5 or time.perf_counter() < end:
+        own, after = timed(ours), timed(ceiling)
+        calls.append((before, own, after))
+        before = after
+    steady = [call for call in calls if max(call[0], call[2]) <= 1.1 * min(call[0], call[2])]
+    if len(steady) >= 5:
+        calls = steady
+    rates = sorted((amounts[0] * 2 / (before + after) / 1e9, amounts[1] / own / 1e9)
+                   for before, own, after in calls)
+    fast = rates[-max(len(rates) // 4, 1):]
+    shares = sorted(own / most for most, own in rates)
+    quartiles = [round(shares[len(shares) * i // 4], 3) for i in (1, 3)]
+    return {"unit": unit, name: median(most for most, _ in rates),
+            "foveal": median(own for _, own in rates), "share": median(shares),
+            "quartiles": quartiles, "fast": median(most for most, _ in fast),
+            "share_fast": median(own / most for most, own in fast), "calls": len(rates)}
+
+
 def tensors(*shapes, dtype, grad=False):
     return [torch.randn(shape).to(dtype).requires_grad_(grad) for shape in shapes]
 
@@ -63,10 +102,8 @@ def attention(heads, length, headdim, dtype, train):
 def rate(heads, length, headdim, dtype, train):
     a, b = tensors(*2 * [(MATMUL, MATMUL)], dtype=dtype)
     ours = attention(heads, length, headdim, dtype, train)
-    best = race({"matmul": lambda: a @ b, "foveal": ours}, SECONDS)
     flops = (14 if train else 4) * heads * headdim * length * (length + 1) / 2
-    ceiling, ours = 2 * MATMUL**3 / best["matmul"] / 1e9, flops / best["foveal"] / 1e9
-    return {"unit": "GFLOP/s", "matmul": ceiling, "foveal": ours, "share": ours / ceiling}
+    return beside("matmul", lambda: a @ b, ours, (2 * MATMUL**3, flops), "GFLOP/s")
 
 
 def decode(batch, heads, heads_k, length, headdim, dtype, heads_first):
@@ -76,10 +113,11 @@ def decode(batch, heads, heads_k, length, headdim, dtype, heads_first):
         k, v = k.transpose(1, 2), v.transpose(1, 2)
     num_bytes = 2 * k.numel() * k.element_size()
     plain = torch.randn(num_bytes // 4)
-    best = race({"read": lambda: plain.sum(), "foveal": lambda: foveal.scaled_dot_product_attention(
-        q, k, v, enable_gqa=True)}, SECONDS)
-    ceiling, ours = num_bytes / best["read"] / 1e9, num_bytes / best["foveal"] / 1e9
-    return {"unit": "GB/s", "read": ceiling, "foveal": ours, "share": ours / ceiling}
+
+    def ours():
+        foveal.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+
+    return beside("read", plain.sum, ours, (num_bytes, num_bytes), "GB/s")
 
 
 def half_beside_single(train):
