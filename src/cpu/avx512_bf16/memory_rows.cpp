@@ -75,6 +75,8 @@ HWY_INLINE Floats add_lanes(const Floats* sums) {
 
 /// Vectors of a row that are in registers at once.
 constexpr int kRowVectors = 4;
+/// Leading dimension of A for rows of so many.
+constexpr std::int64_t kRowLd = tile_ld(kRowVectors * kVector);
 
 /// The products of Vectors vectors of two keys from element d on: of row r they go to
 /// sum[r * Keys] and the next.
@@ -122,33 +124,12 @@ HWY_INLINE void store_scores(Floats scores, float* to, std::int64_t ld) {
   }
 }
 
-/// Scores of Rows rows of A from `row` on and the kVector / Rows keys from j on: as many dot
-/// products as a vector has lanes. Keys past the last one repeat it and aren't stored. WholeRow: a
-/// row has kRowVectors vectors. Ahead: asks for what is read later.
-template <int Rows, bool WholeRow, bool Ahead>
-HWY_INLINE void multiply_keys(const RowProduct& product, const MemoryRows& b, std::int64_t row,
-                              std::int64_t j) {
+/// Scores of Rows rows of A from `row` on and the kVector / Rows keys from j on from their sums,
+/// [row][key]; those of keys past the last one aren't stored.
+template <int Rows>
+HWY_INLINE void store_sums(const RowProduct& product, std::int64_t row, std::int64_t j,
+                           std::int64_t left, const Floats* sum) {
   constexpr int kKeys = static_cast<int>(kVector) / Rows;
-  const float* a = product.left(row);
-  const std::int64_t lda = product.lda, columns = b.columns, left = b.count - j;
-  Floats sum[kVector];  // [row][key]
-#pragma GCC unroll 16
-  for (int i = 0; i < kVector; ++i) sum[i] = _mm512_setzero_ps();
-#pragma GCC unroll 8
-  for (int key = 0; key < kKeys; key += 2) {
-    const std::byte* const keys[2] = {b.row(j + min_of<std::int64_t>(key, left - 1)),
-                                      b.row(j + min_of<std::int64_t>(key + 1, left - 1))};
-    const Prefetcher ahead[2] = {{b, j + key}, {b, j + key + 1}};
-    std::int64_t d = 0;
-    if constexpr (WholeRow) {
-      add_products<Rows, kKeys, kRowVectors, false, Ahead>(a, lda, keys, ahead, d, sum + key);
-    } else {
-      for (; d + kElements <= columns; d += kElements) {
-        add_products<Rows, kKeys, 1, false, Ahead>(a, lda, keys, ahead, d, sum + key);
-      }
-      if (d < columns) add_products<Rows, kKeys, 1, true, Ahead>(a, lda, keys, ahead, d, sum + key);
-    }
-  }
   const Floats scores = add_lanes(sum);
   float* c = product.result(row) + j;
   if (left >= kKeys) return store_scores<Rows>(scores, c, product.ldc);
@@ -157,19 +138,54 @@ HWY_INLINE void multiply_keys(const RowProduct& product, const MemoryRows& b, st
   for (int r = 0; r < Rows; ++r) std::copy_n(all + r * kKeys, left, c + r * product.ldc);
 }
 
+/// Scores of Rows rows of A from `row` on and the keys [begin, end), kVector / Rows at a time: as
+/// many dot products as a vector has lanes. Keys past the last one repeat it. WholeRow: a row has
+/// kRowVectors vectors, and its place in A is known to the compiler, which has no registers for
+/// addresses otherwise. Ahead: asks for what is read later.
+template <int Rows, bool WholeRow, bool Ahead>
+HWY_INLINE void multiply_keys(const RowProduct& product, const MemoryRows& b, std::int64_t row,
+                              std::int64_t begin, std::int64_t end) {
+  constexpr int kKeys = static_cast<int>(kVector) / Rows;
+  const float* a = product.left(row);
+  const std::int64_t lda = WholeRow ? kRowLd : product.lda, columns = b.columns;
+  for (std::int64_t j = begin; j < end; j += kKeys) {
+    const std::int64_t left = b.count - j;
+    Floats sum[kVector];  // [row][key]
+#pragma GCC unroll 16
+    for (int i = 0; i < kVector; ++i) sum[i] = _mm512_setzero_ps();
+#pragma GCC unroll 8
+    for (int key = 0; key < kKeys; key += 2) {
+      const std::byte* const keys[2] = {b.row(j + min_of<std::int64_t>(key, left - 1)),
+                                        b.row(j + min_of<std::int64_t>(key + 1, left - 1))};
+      const Prefetcher ahead[2] = {{b, j + key}, {b, j + key + 1}};
+      std::int64_t d = 0;
+      if constexpr (WholeRow) {
+        add_products<Rows, kKeys, kRowVectors, false, Ahead>(a, lda, keys, ahead, d, sum + key);
+      } else {
+        for (; d + kElements <= columns; d += kElements) {
+          add_products<Rows, kKeys, 1, false, Ahead>(a, lda, keys, ahead, d, sum + key);
+        }
+        if (d < columns) {
+          add_products<Rows, kKeys, 1, true, Ahead>(a, lda, keys, ahead, d, sum + key);
+        }
+      }
+    }
+    store_sums<Rows>(product, row, j, left, sum);
+  }
+}
+
 /// Rows rows of A at a time from `row` on and the kVector keys from j on. Returns the first row
-/// that is left over.
+/// that is left over. Only the first rows ask for what is read later: for the others the keys are
+/// in the first-level cache by now, what is next in the second.
 template <int Rows, bool WholeRow>
 HWY_INLINE std::int64_t multiply_rows(const RowProduct& product, const MemoryRows& b,
                                       std::int64_t j, std::int64_t row) {
   const std::int64_t end = min_of(j + kVector, b.count);
   for (; row + Rows <= product.rows; row += Rows) {
-    for (std::int64_t key = j; key < end; key += kVector / Rows) {
-      if (row == 0) {
-        multiply_keys<Rows, WholeRow, true>(product, b, row, key);
-      } else {  // the keys are in the first-level cache by now, what is next in the second
-        multiply_keys<Rows, WholeRow, false>(product, b, row, key);
-      }
+    if (row == 0) {
+      multiply_keys<Rows, WholeRow, true>(product, b, row, j, end);
+    } else {
+      multiply_keys<Rows, WholeRow, false>(product, b, row, j, end);
     }
   }
   return row;
@@ -194,8 +210,9 @@ struct ValueStrip {
   std::int64_t begin = 0;
   std::int64_t end = 0;
   std::int64_t column = 0;
-  std::int64_t ahead_row = 0;  ///< what is asked for next
-  std::int64_t ahead_column = 0;
+  std::int64_t ahead_row = 0;        ///< whose lines are asked for next,
+  const std::byte* ahead = nullptr;  ///< the next of them
+  std::int64_t ahead_left = 0;       ///< and elements of the row from there on
 };
 
 /// Two rows of B as pairs: lanes of `low` are the columns 0..3, 8..11, 16..19, 24..27 of the
@@ -231,21 +248,26 @@ HWY_INLINE Pairs weight_pair(const float* weights, std::int64_t j, bool odd) {
 /// Asks for the next Vectors lines.
 template <int Vectors>
 HWY_INLINE void fetch_ahead(const MemoryRows& b, ValueStrip& strip) {
-  const Prefetcher ahead(b, strip.ahead_row);
 #pragma GCC unroll 4
-  for (int v = 0; v < Vectors; ++v) ahead.fetch(strip.ahead_column + v * kElements);
-  strip.ahead_column += Vectors * kElements;
-  if (strip.ahead_column < b.columns) return;
-  strip.ahead_column = 0;
-  ++strip.ahead_row;
+  for (int v = 0; v < Vectors; ++v) {
+    __builtin_prefetch(strip.ahead + v * kElements * 2, /*rw=*/0, /*locality=*/2);
+  }
+  strip.ahead += Vectors * kElements * 2;
+  strip.ahead_left -= Vectors * kElements;
+  if (strip.ahead_left > 0) return;
+  strip.ahead = b.row_ahead(++strip.ahead_row);
+  strip.ahead_left = b.columns;
 }
 
 /// Rows rows by Vectors vectors of columns of C: a running sum over pairs of keys of the strip.
-template <int Rows, int Vectors, bool Half>
+template <int Rows, int Vectors, bool Half, bool Ahead>
 HWY_INLINE void accumulate_columns(const RowProduct& product, const MemoryRows& b,
-                                   ValueStrip& strip) {
+                                   ValueStrip& all_strips) {
+  ValueStrip strip = all_strips;
   const float* a = product.left(strip.row);
-  const std::int64_t lda = product.lda, column = strip.column;
+  const std::int64_t lda = product.lda, end = strip.end;
+  const std::byte* const* rows = b.rows;
+  const std::int64_t offset = b.offset + strip.column * 2;
   Floats low[Rows][Vectors];
   Floats high[Rows][Vectors];
 #pragma GCC unroll 4
@@ -253,11 +275,11 @@ HWY_INLINE void accumulate_columns(const RowProduct& product, const MemoryRows& 
 #pragma GCC unroll 4
     for (int v = 0; v < Vectors; ++v) low[r][v] = high[r][v] = _mm512_setzero_ps();
   }
-  for (std::int64_t j = strip.begin; j < strip.end; j += 2) {
-    const bool has_odd = j + 1 < strip.end;
-    const std::byte* even = b.row(j);
-    const std::byte* odd = b.row(has_odd ? j + 1 : j);
-    if (strip.row == 0) {
+  for (std::int64_t j = strip.begin; j < end; j += 2) {
+    const bool has_odd = j + 1 < end;
+    const std::byte* even = rows[j] + offset;
+    const std::byte* odd = rows[has_odd ? j + 1 : j] + offset;
+    if constexpr (Ahead) {
       fetch_ahead<Vectors>(b, strip);
       fetch_ahead<Vectors>(b, strip);
     }
@@ -266,9 +288,8 @@ HWY_INLINE void accumulate_columns(const RowProduct& product, const MemoryRows& 
     for (int r = 0; r < Rows; ++r) factor[r] = weight_pair(a + r * lda, j, has_odd);
 #pragma GCC unroll 4
     for (int v = 0; v < Vectors; ++v) {
-      const std::int64_t at = column + v * kElements;
-      const PairedColumns columns =
-          pair_columns(load_elements(even, at, Half), load_elements(odd, at, Half));
+      const PairedColumns columns = pair_columns(load_elements(even, v * kElements, Half),
+                                                 load_elements(odd, v * kElements, Half));
 #pragma GCC unroll 4
       for (int r = 0; r < Rows; ++r) {
         low[r][v] = multiply_add(factor[r], columns.low, low[r][v]);
@@ -276,7 +297,8 @@ HWY_INLINE void accumulate_columns(const RowProduct& product, const MemoryRows& 
       }
     }
   }
-  float* c = product.result(strip.row) + column;
+  all_strips = strip;
+  float* c = product.result(strip.row) + strip.column;
 #pragma GCC unroll 4
   for (int r = 0; r < Rows; ++r) {
 #pragma GCC unroll 4
@@ -287,41 +309,56 @@ HWY_INLINE void accumulate_columns(const RowProduct& product, const MemoryRows& 
 }
 
 /// Columns from strip.column on, in strips of Vectors vectors.
-template <int Rows, int Vectors>
+template <int Rows, int Vectors, bool Ahead>
 HWY_INLINE void accumulate_strips(const RowProduct& product, const MemoryRows& b,
                                   ValueStrip& strip) {
   for (; strip.column + Vectors * kElements <= b.columns; strip.column += Vectors * kElements) {
-    accumulate_columns<Rows, Vectors, false>(product, b, strip);
+    accumulate_columns<Rows, Vectors, false, Ahead>(product, b, strip);
   }
 }
 
-/// Rows rows at a time from strip.row on, in strips as wide as the registers allow.
-template <int Rows>
+/// All columns of Rows rows, in strips as wide as the registers allow. Ahead: asks for what is read
+/// later.
+template <int Rows, bool Ahead>
 HWY_INLINE void accumulate_rows(const RowProduct& product, const MemoryRows& b, ValueStrip& strip) {
   constexpr int kVectors = Rows == 1 ? 4 : 8 / Rows;
+  strip.column = 0;
+  strip.ahead_row = strip.begin;
+  strip.ahead = b.row_ahead(strip.begin);
+  strip.ahead_left = b.columns;
+  accumulate_strips<Rows, kVectors, Ahead>(product, b, strip);
+  if constexpr (kVectors > 2) accumulate_strips<Rows, 2, Ahead>(product, b, strip);
+  accumulate_strips<Rows, 1, Ahead>(product, b, strip);
+  if (strip.column < b.columns) accumulate_columns<Rows, 1, true, Ahead>(product, b, strip);
+}
+
+/// Rows rows at a time from strip.row on.
+template <int Rows>
+HWY_INLINE void accumulate_all(const RowProduct& product, const MemoryRows& b, ValueStrip& strip) {
   for (; strip.row + Rows <= product.rows; strip.row += Rows) {
-    strip.column = strip.ahead_column = 0;
-    strip.ahead_row = strip.begin;
-    accumulate_strips<Rows, kVectors>(product, b, strip);
-    if constexpr (kVectors > 2) accumulate_strips<Rows, 2>(product, b, strip);
-    accumulate_strips<Rows, 1>(product, b, strip);
-    if (strip.column < b.columns) accumulate_columns<Rows, 1, true>(product, b, strip);
+    if (strip.row == 0) {
+      accumulate_rows<Rows, true>(product, b, strip);
+    } else {
+      accumulate_rows<Rows, false>(product, b, strip);
+    }
   }
 }
 
 }  // namespace
 
 void multiply_memory(const RowProduct& product, const MemoryRows& b) {
-  if (b.columns == kRowVectors * kElements) return multiply_elements<true>(product, b);
+  if (b.columns == kRowVectors * kElements && product.lda == kRowLd) {
+    return multiply_elements<true>(product, b);
+  }
   multiply_elements<false>(product, b);
 }
 
 void accumulate_memory(const RowProduct& product, const MemoryRows& b) {
   for (std::int64_t j = 0; j < b.count; j += kValueKeys) {
     ValueStrip strip{.begin = j, .end = min_of(j + kValueKeys, b.count)};
-    accumulate_rows<4>(product, b, strip);
-    accumulate_rows<2>(product, b, strip);
-    accumulate_rows<1>(product, b, strip);
+    accumulate_all<4>(product, b, strip);
+    accumulate_all<2>(product, b, strip);
+    accumulate_all<1>(product, b, strip);
   }
 }
 
