@@ -66,15 +66,19 @@ class Dealer {
       work.k_begin = lengths.k_begin + lengths.leftpad_k;
       work.mask = mask;
     }
+    // Lanes past the last consumer's repeat its rows, for the extremes below.
     const int group = min_of(lane, Shape::kConsumers - 1);
-    WorkRows& rows = all_rows[group];  // of the last consumer: by all other lanes alike
-    const std::int32_t row_min = first_row_of<Shape>(args_.schedule, tile.m_block, group);
-    rows.row_min = row_min;
-    rows.row_max = min_of(row_min + kWarpgroupRows, lengths.capacity_q);
-    fill_key_blocks<Shape>(mask, {row_min, min_of(rows.row_max, lengths.seqlen_q)}, rows);
+    WorkRows rows;
+    rows.row_min = first_row_of<Shape>(args_.schedule, tile.m_block, group);
+    rows.row_max = min_of(rows.row_min + kWarpgroupRows, lengths.capacity_q);
+    fill_key_blocks<Shape>(mask, {rows.row_min, min_of(rows.row_max, lengths.seqlen_q)}, rows);
+    if (lane < Shape::kConsumers) all_rows[lane] = rows;
     const std::int32_t n_max = __reduce_max_sync(~0u, rows.n_max);
-    work.n_min = __reduce_min_sync(~0u, rows.n_min < rows.n_max ? rows.n_min : n_max);
-    work.n_max = n_max;
+    const std::int32_t n_min = __reduce_min_sync(~0u, rows.n_min < rows.n_max ? rows.n_min : n_max);
+    if (lane == 0) {
+      work.n_min = n_min;
+      work.n_max = n_max;
+    }
   }
 
   const ForwardArgs& args_;
