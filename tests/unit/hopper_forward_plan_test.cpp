@@ -101,32 +101,39 @@ TEST(HopperForwardPlan, RowsAreSpreadWhereTheLongestTileDecides) {
   EXPECT_FALSE(is_spread(problem)) << "rows far apart share no keys";
 }
 
-TEST(HopperForwardPlan, LowScoresAreCappedByAPolynomial) {
-  const auto capped = [](const hopper::LowScores& low, double x) {
-    return x * (low.terms[0] + x * x * (low.terms[1] + x * x * low.terms[2]));
-  };
+/// Up to its limit, `share` of the cap, a polynomial is tanh to 2^-12.
+template <std::size_t kTerms>
+void expect_capped(const hopper::CapPolynomial<kTerms>& polynomial, double scale, double softcap,
+                   double share) {
   constexpr double kLog2E = 1.4426950408889634;
+  const double limit = std::sqrt(static_cast<double>(polynomial.max_square));
+  EXPECT_NEAR(limit * scale / softcap, share, 1e-5);
+  for (int i = 1; i <= 100; ++i) {
+    const double x = limit * i / 100;
+    double slope = 0;
+    for (std::size_t term = kTerms; term > 0; --term) {
+      slope = slope * x * x + static_cast<double>(polynomial.terms[term - 1]);
+    }
+    const double exact = softcap * kLog2E * std::tanh(scale * x / softcap);
+    EXPECT_NEAR(slope * x / exact, 1, 0x1p-12) << softcap << " " << scale << " " << x;
+  }
+}
+
+TEST(HopperForwardPlan, LowScoresAreCappedByPolynomials) {
   for (const double softcap : {0.5, 5.0, 30.0, 50.0, 1000.0}) {
     for (const double scale : {0.01, 0.088, 1.0}) {
       const hopper::LowScores low =
           hopper::low_scores(static_cast<float>(scale), static_cast<float>(softcap));
-      ASSERT_LT(low.min, 0);
-      EXPECT_NEAR(low.min * scale / softcap, -0.75, 1e-5);
-      for (int i = 1; i <= 100; ++i) {
-        const double x = static_cast<double>(low.min) * i / 100;
-        const double exact = softcap * kLog2E * std::tanh(scale * x / softcap);
-        EXPECT_NEAR(capped(low, x) / exact, 1, 3e-4) << softcap << " " << scale << " " << x;
-        EXPECT_LE(capped(low, -x), -x * low.slope_log2);
-      }
-      // Scores that are too high give weights above the limit.
-      for (const double beyond : {1.0, 1.5, 10.0, 1e4}) {
-        EXPECT_GT(capped(low, -low.min * beyond), low.max_log2 + hopper::kMaxSumLog2);
-      }
+      expect_capped(low.cubic, scale, softcap, 0.34);
+      expect_capped(low.quintic, scale, softcap, 0.75);
     }
   }
-  EXPECT_GT(hopper::low_scores(1.0f, 0.0f).min, 0) << "no softcap";
-  EXPECT_GT(hopper::low_scores(-1.0f, 30.0f).min, 0);
-  EXPECT_GT(hopper::low_scores(1e30f, 1e-3f).min, 0);
+  for (const hopper::LowScores& none :
+       {hopper::low_scores(1.0f, 0.0f), hopper::low_scores(-1.0f, 30.0f),
+        hopper::low_scores(1e30f, 1e-3f)}) {
+    EXPECT_LT(none.cubic.max_square, 0);
+    EXPECT_LT(none.quintic.max_square, 0);
+  }
 }
 
 TEST(HopperForwardPlan, PlansWhatRunsOnOddPointers) {

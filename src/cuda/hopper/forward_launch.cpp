@@ -66,7 +66,7 @@ void set_options(const planner::LaunchContext& context, ForwardArgs& args) {
   const AttentionProblem& problem = context.problem;
   const AttentionGeometry& geometry = context.geometry;
   args.window = {narrow(geometry.window.left), narrow(geometry.window.right)};
-  args.scale_first = problem.softcap > 0 || !(geometry.softmax_scale > 0);
+  args.scale_first = scales_first(problem, geometry);
   args.scale_first_factor = geometry.softmax_scale / (problem.softcap > 0 ? problem.softcap : 1.0f);
   args.low_scores = low_scores(geometry.softmax_scale, problem.softcap);
   const TensorSpec& out = problem.out;

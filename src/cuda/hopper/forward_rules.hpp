@@ -33,6 +33,10 @@ void plan_stand_in(const AttentionProblem& problem, const AttentionGeometry& geo
 [[nodiscard]] ForwardSchedule schedule_tiles(const AttentionProblem& problem,
                                              const AttentionGeometry& geometry, int tile_m);
 
+/// Whether scores are scaled before the softmax: the scale can't be taken into its exponent where
+/// there is a softcap, or where it is not > 0.
+[[nodiscard]] bool scales_first(const AttentionProblem& problem, const AttentionGeometry& geometry);
+
 /// Nothing is low where there is no softcap, or where coefficients would leave fp32.
 [[nodiscard]] LowScores low_scores(float softmax_scale, float softcap);
 

@@ -2,6 +2,7 @@
 // its tiles are numbered.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "algorithm/mask.hpp"
@@ -24,20 +25,18 @@ struct ForwardSchedule {
   bool spread = false;
 };
 
-/// A row's maximum is raised where a lane's weights of a block may add up to 2 to more than this.
-inline constexpr int kMaxSumLog2 = 8;
+/// An odd polynomial in place of softcap's tanh, everything that is constant multiplied into its
+/// coefficients: a score in the exponent's unit is x (terms[0] + terms[1] x^2 + ...), with x = q.k.
+template <std::size_t kTerms>
+struct CapPolynomial {
+  float max_square = -1.0f;  ///< Of x, up to which it holds; < 0: for no score.
+  float terms[kTerms] = {};
+};
 
-/// softcap of scores that are well below the cap, without the special-function unit: a polynomial
-/// in place of tanh, everything that is constant multiplied into its coefficients.
+/// softcap of scores that are well below the cap, without the special-function unit.
 struct LowScores {
-  float min = 1.0f;  ///< Of q.k; > 0: no score is taken so.
-  /// Of a row's maximum in the exponent's unit, so that scores too high for the polynomial have
-  /// weights above the limit.
-  float max_log2 = 0.0f;
-  float slope_log2 = 0.0f;  ///< A score above 0 in the exponent's unit is at most q.k times this.
-  /// A score in the exponent's unit is x (terms[0] + terms[1] x^2 + terms[2] x^4), with x = q.k.
-  float terms[3] = {};
-  std::int32_t none = 0;  ///< 0, of which the compiler knows nothing.
+  CapPolynomial<2> cubic;
+  CapPolynomial<3> quintic;
 };
 
 struct ForwardArgs {
@@ -51,8 +50,8 @@ struct ForwardArgs {
   /// where every tile has a block of its own.
   unsigned long long* begun = nullptr;
   std::uint32_t nonce = 0;
-  std::int32_t box_rows = 0;  ///< Keys that one copy brings: a whole block, or a part of a page.
-  bool scale_first = false;   ///< The scale can't be taken into the exponent: softcap, or not > 0.
+  std::int32_t box_rows = 0;     ///< Keys that one copy brings: a whole block, or a part of a page.
+  bool scale_first = false;      ///< Before the softmax, not in its exponent.
   float scale_first_factor = 0;  ///< softmax_scale, over softcap where there is one.
   LowScores low_scores;
   bool out_whole_units = false;  ///< Out's rows are whole aligned units of 16 bytes.

@@ -77,7 +77,7 @@ FOVEAL_DEVICE void clear_unseen_values(const WorkTile& work, std::uint32_t v,
   const std::int32_t min = work.mask.first_key(0) - first_key;
   const std::int32_t max = work.mask.seqlen_k - first_key;
   if (min <= 0 && max >= kLayout.rows) return;
-  for (int unit = static_cast<int>(ptx::thread_index_anew()) % kWarpgroupThreads;
+  for (int unit = static_cast<int>(ptx::thread_index_anew() % kWarpgroupThreads);
        unit < kLayout.bytes() / 16; unit += kWarpgroupThreads) {
     const int row = unit / kUnits % kLayout.rows;
     if (row < min || row >= max) ptx::store_shared_16(v + 16 * unit, {0, 0, 0, 0});
@@ -116,7 +116,7 @@ class Consumer {
       release(smem_.q_empty[group_]);
       pass_over(work.n_max - work.n_min, false);
     }
-    const auto thread = static_cast<std::int32_t>(ptx::thread_index_anew()) % kWarpgroupThreads;
+    const auto thread = static_cast<std::int32_t>(ptx::thread_index_anew() % kWarpgroupThreads);
     const std::int32_t row = rows.row_min + thread / 32 * 16 + thread % 32 / 4;
     store_tile<Element>(args_, work, acc, state, {row, rows.row_max});
   }
@@ -125,10 +125,8 @@ class Consumer {
   FOVEAL_DEVICE void attend_keys(const WorkTile& work, const WorkRows& rows,
                                  float (&acc)[kTile.d / 2], RowStates& state) {
     const std::int32_t n_min = rows.n_min;
-    const std::int32_t full_min = rows.full_min;
-    const std::int32_t full_max = rows.full_max;
     std::int32_t n_block = rows.n_max - 1;
-    bool masked = n_block >= full_max || n_block < full_min;
+    bool masked = n_block >= rows.full_max || n_block < rows.full_min;
     float s[kTile.n / 2];
     WeightSteps<Shape> p;
     Queries<Shape> queries;
@@ -161,7 +159,7 @@ class Consumer {
       pack_weights<Element>(p, s);
       if (--n_block < n_min) break;
       const bool before_masked = masked;
-      masked = n_block >= full_max || n_block < full_min;
+      masked = n_block >= rows.full_max || n_block < rows.full_min;
       ptx::mbarrier_wait(address_of(smem_.k_full[blocks_.slot()]), blocks_.parity());
       take_turn();
       start_scores<Shape>(s, queries, address_of(smem_.k[blocks_.slot()]));

@@ -50,6 +50,16 @@ constexpr auto kInstances = std::to_array<Instance>({
     instance<ForwardHdim128, DType::kBFloat16>(),
     instance<ForwardHdim192, DType::kBFloat16>(),
     instance<ForwardHdim256, DType::kBFloat16>(),
+    instance<ForwardCapped<ForwardHdim64>, DType::kFloat16>(),
+    instance<ForwardCapped<ForwardHdim96>, DType::kFloat16>(),
+    instance<ForwardCapped<ForwardHdim128>, DType::kFloat16>(),
+    instance<ForwardCapped<ForwardHdim192>, DType::kFloat16>(),
+    instance<ForwardCapped<ForwardHdim256>, DType::kFloat16>(),
+    instance<ForwardCapped<ForwardHdim64>, DType::kBFloat16>(),
+    instance<ForwardCapped<ForwardHdim96>, DType::kBFloat16>(),
+    instance<ForwardCapped<ForwardHdim128>, DType::kBFloat16>(),
+    instance<ForwardCapped<ForwardHdim192>, DType::kBFloat16>(),
+    instance<ForwardCapped<ForwardHdim256>, DType::kBFloat16>(),
 });
 
 constexpr LaunchTiles launch_of(const ForwardTile& tile, DType dtype) {
@@ -60,7 +70,8 @@ constexpr LaunchTiles launch_of(const ForwardTile& tile, DType dtype) {
 }
 
 Status launch(const planner::LaunchContext& context) {
-  const ForwardTile& tile = forward_tile(context.geometry);
+  ForwardTile tile = forward_tile(context.geometry);
+  tile.capped = scales_first(context.problem, context.geometry);
   const CopyBox keys{tile.k_layout().panel_columns(),
                      static_cast<std::int32_t>(keys_of_box(context.geometry))};
   return launch_tiles(

@@ -55,7 +55,7 @@ FOVEAL_DEVICE void gather_group(std::uint32_t (&w)[4]) {
 template <class Element, int kCount>
 FOVEAL_DEVICE void store_units(const ForwardArgs& args, std::int64_t offset, int width, bool stored,
                                const float (&acc)[kCount], int half, float factor) {
-  const int t = static_cast<int>(ptx::thread_index_anew()) % 4;
+  const int t = static_cast<int>(ptx::thread_index_anew() % 4);
   auto* to = static_cast<Element*>(args.attention.out.data) + offset + 8 * t;
   const int columns = width - 8 * t;
 #pragma unroll
@@ -81,7 +81,7 @@ FOVEAL_DEVICE void store_pairs(const ForwardArgs& args, std::int64_t offset, int
   struct alignas(2 * sizeof(OutElement)) Pair {
     OutElement x, y;
   };
-  const int column = 2 * (static_cast<int>(ptx::thread_index_anew()) % 4);
+  const int column = 2 * (static_cast<int>(ptx::thread_index_anew() % 4));
   const std::int64_t dim_stride = args.attention.out.strides.dim;
   auto* to = static_cast<OutElement*>(args.attention.out.data) + offset;
 #pragma unroll

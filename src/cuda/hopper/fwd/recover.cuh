@@ -19,7 +19,7 @@ struct FragmentPlace {
   int unit;
 };
 FOVEAL_DEVICE FragmentPlace fragment_place() {
-  const auto thread = static_cast<int>(ptx::thread_index_anew()) % kWarpgroupThreads;
+  const auto thread = static_cast<int>(ptx::thread_index_anew() % kWarpgroupThreads);
   return {thread / 32 * 16 + thread % 16, thread % 32 / 16};
 }
 
@@ -50,7 +50,7 @@ struct ScoreBlock {
   bool masked;
 
   FOVEAL_DEVICE std::int32_t first_row() const {
-    const auto thread = static_cast<std::int32_t>(ptx::thread_index_anew()) % kWarpgroupThreads;
+    const auto thread = static_cast<std::int32_t>(ptx::thread_index_anew() % kWarpgroupThreads);
     return rows.row_min + thread / 32 * 16 + thread % 32 / 4;
   }
   /// How many of the thread's first row and those below it exist.
@@ -60,9 +60,9 @@ struct ScoreBlock {
   template <int kCount>
   FOVEAL_DEVICE void finish_scores(const ForwardArgs& args, float (&s)[kCount],
                                    std::int32_t key = 0) const {
-    if (args.scale_first) scale_and_cap(s, args);
+    if constexpr (Shape::kTile.capped) scale_and_cap(s, args);
     if (!masked) return;
-    const auto lane = static_cast<std::int32_t>(ptx::thread_index_anew()) % 4;
+    const auto lane = static_cast<std::int32_t>(ptx::thread_index_anew() % 4);
     mask_scores(s, work.mask, first_row(), first_key + key + 2 * lane);
   }
 };
@@ -74,7 +74,7 @@ FOVEAL_DEVICE void recover_scores(const ForwardArgs& args, const ScoreBlock<Shap
   constexpr PanelLayout kQLayout = Shape::kQLayout;
   constexpr PanelLayout kKLayout = Shape::kKLayout;
   ptx::wgmma_wait<0>();  // of the weights before, whose registers are needed here
-  const auto thread = static_cast<int>(ptx::thread_index_anew()) % kWarpgroupThreads;
+  const auto thread = static_cast<int>(ptx::thread_index_anew() % kWarpgroupThreads);
   const int row = thread / 32 * 16 + thread % 16;
 #pragma unroll
   for (int j = 0; j < Shape::kTile.n / 8; ++j) {

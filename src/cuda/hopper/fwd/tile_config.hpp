@@ -19,17 +19,15 @@ struct ForwardTile {
   int num_stages = 2;  ///< Blocks of k, and of v, in shared memory.
   bool q_in_registers = false;
   bool in_turn = false;  ///< Consumers begin their products one after the other.
+  /// Scores are scaled, and capped where there is a softcap, before the softmax; else the scale is
+  /// taken into its exponent.
+  bool capped = false;
 
   [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int num_consumers() const {
     return m / kWarpgroupRows;
   }
   [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int num_threads() const {
     return (num_consumers() + 1) * kWarpgroupThreads;
-  }
-  /// Whether a consumer has the registers to compute scores once more: it then looks at weights in
-  /// place of scores to find out whether a row's maximum must be raised.
-  [[nodiscard]] FOVEAL_HOST_DEVICE constexpr bool recovers_scores() const {
-    return num_consumers() == 2;
   }
   /// Registers a thread after setmaxnreg. 512 x 128: what a multiprocessor has over threads.
   [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int producer_registers() const {
@@ -51,7 +49,7 @@ struct ForwardTile {
     const int registers = producer_registers() + num_consumers() * consumer_registers();
     return m % kWarpgroupRows == 0 && (num_consumers() == 2 || num_consumers() == 3) &&
            n % 16 == 0 && n <= 256 && d % 32 == 0 && d <= 256 && registers <= 512 &&
-           shared_bytes() <= 227 * 1024 && (!q_in_registers || recovers_scores());
+           shared_bytes() <= 227 * 1024 && (!q_in_registers || num_consumers() == 2);
   }
   bool operator==(const ForwardTile&) const = default;
 };
@@ -71,6 +69,15 @@ struct ForwardHdim192 {
 };
 struct ForwardHdim256 {
   static constexpr ForwardTile tile{.m = 128, .n = 80, .d = 256};
+};
+/// The same tile for scores that are capped.
+template <class Config>
+struct ForwardCapped {
+  static constexpr ForwardTile tile = [] {
+    ForwardTile tile = Config::tile;
+    tile.capped = true;
+    return tile;
+  }();
 };
 static_assert(ForwardHdim64::tile.is_possible() && ForwardHdim96::tile.is_possible() &&
               ForwardHdim128::tile.is_possible() && ForwardHdim192::tile.is_possible() &&

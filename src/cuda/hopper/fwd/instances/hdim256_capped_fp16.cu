@@ -1,0 +1,8 @@
+#include "cuda/hopper/fwd/launch.cuh"
+
+namespace foveal::cuda::hopper {
+
+template Status launch_forward<ForwardCapped<ForwardHdim256>, DType::kFloat16>(const ForwardArgs&,
+                                                                               std::int64_t, void*);
+
+}  // namespace foveal::cuda::hopper
