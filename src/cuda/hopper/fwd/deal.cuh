@@ -34,7 +34,10 @@ class Dealer {
   FOVEAL_DEVICE void deal() {
     RingPlace<kWorkSlots> at;
     for (;;) {
-      if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(address_of(smem_.work_full[at.slot()]));
+      // Each lane that fills in something.
+      if (threadIdx.x % 32 < Shape::kConsumers) {
+        ptx::mbarrier_arrive(address_of(smem_.work_full[at.slot()]));
+      }
       if (!found_) return;
       ptx::mbarrier_wait(address_of(smem_.next_wanted), at.count % 2);
       at.advance();

@@ -31,7 +31,7 @@ FOVEAL_DEVICE void init_barriers(typename Shape::SharedMemory& smem) {
   }
   ptx::mbarrier_init(address_of(smem.next_wanted), 1);
   for (int i = 0; i < kWorkSlots; ++i) {
-    ptx::mbarrier_init(address_of(smem.work_full[i]), 1);
+    ptx::mbarrier_init(address_of(smem.work_full[i]), Shape::kConsumers);
     ptx::mbarrier_init(address_of(smem.work_empty[i]), kConsumerWarps + 1);  // and the loading one
   }
   ptx::fence_mbarrier_init();
