@@ -73,10 +73,6 @@ TEST(HopperBackwardPlan, RefusesWhatItDoesNotCompute) {
   };
   EXPECT_EQ(with([](AttentionProblem& p) { p.dq = {}; }),
             "dq is not wanted: hopper_bwd computes it in any case");
-  AttentionProblem wide = dense_problem(64, 192);
-  wide.deterministic = true;
-  EXPECT_EQ(refusal(wide),
-            "deterministic: with headdim 192 hopper_bwd adds to dq in whatever order tiles finish");
   EXPECT_EQ(with([](AttentionProblem& p) { p.softcap = 30; }), "hopper_bwd takes no softcap");
   EXPECT_EQ(with([](AttentionProblem& p) {
               p.bias = TensorSpec::contiguous(DType::kBFloat16, {1, 1, 64, 64});
@@ -127,9 +123,19 @@ TEST(HopperBackwardPlan, WorkspaceIsFp32SumsOfDqAndTwoNumbersARow) {
   EXPECT_EQ(config.workspace.at(2).bytes, 0);
   EXPECT_EQ(config.workspace.at(3).bytes, 16) << "tickets";
   EXPECT_EQ(config.workspace.at(4).bytes, std::int64_t{2} * 4096 * 4 * 128 * 4);
-  AttentionProblem ordered = dense_problem(4096);
-  ordered.deterministic = true;
-  EXPECT_EQ(configure(ordered).workspace.at(3).bytes, 16 + 2 * (4096 / 64) * 4 * 8);
+}
+
+TEST(HopperBackwardPlan, DeterministicCountsTurnsOfEveryTileOfDq) {
+  const auto counters = [](std::int64_t headdim) {
+    AttentionProblem p = dense_problem(4096, headdim);
+    p.deterministic = true;
+    EXPECT_TRUE(bwd::supports(p, make_geometry(p), gpu_of(90))) << headdim;
+    return configure(p).workspace.at(3).bytes;
+  };
+  const std::int64_t tiles = 2 * (4096 / 64) * 4;
+  EXPECT_EQ(counters(128), 16 + 8 * tiles);
+  EXPECT_EQ(counters(192), 16 + 8 * tiles * 2) << "of each block of a cluster";
+  EXPECT_EQ(counters(256), 16 + 8 * tiles * 4) << "and of two consumers in each";
 }
 
 TEST(HopperBackwardPlan, AsManyBlocksAsMultiprocessors) {

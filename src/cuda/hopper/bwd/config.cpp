@@ -82,11 +82,6 @@ Status supports(const AttentionProblem& problem, const AttentionGeometry& geomet
   if (!problem.dq.present()) {
     return Status::unsupported(concat("dq is not wanted: ", kName, " computes it in any case"));
   }
-  if (problem.deterministic && tile.is_wide()) {
-    return Status::unsupported(concat("deterministic: with headdim ",
-                                      max_of(geometry.headdim, geometry.headdim_v), " ", kName,
-                                      " adds to dq in whatever order tiles finish"));
-  }
   return Status::ok();
 }
 
@@ -100,13 +95,14 @@ KernelConfig configure(const AttentionProblem& problem, const AttentionGeometry&
   const std::int64_t blocks = key_tiles(geometry) * geometry.nheads_k;
   if (!tile.is_wide()) config.num_blocks = min_of<std::int64_t>(device.num_sms, blocks);
   const std::int64_t rows = row_tiles(geometry);
-  const std::int64_t turns = problem.deterministic ? geometry.nheads_q * rows : 0;
+  const std::int64_t sums_tiles = geometry.nheads_q * rows;
+  const std::int64_t turns = problem.deterministic ? sums_tiles * tile.num_adders() : 0;
   config.workspace = {
       {"lse and delta", 8 * geometry.total_q * geometry.nheads_q},
       {"key tiles", list_bytes(geometry.packed_k, key_tiles(geometry))},
       {"row tiles", list_bytes(geometry.packed_q, rows)},
       {"counters", 8 * round_up<std::int64_t>(kFirstTurn + turns, 2)},
-      {"dq in fp32", 4 * geometry.nheads_q * rows * tile.dq_floats()},
+      {"dq in fp32", 4 * sums_tiles * tile.dq_floats()},
   };
   plan_portable_backward(problem, geometry, device, config);
   return config;

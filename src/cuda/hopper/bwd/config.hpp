@@ -26,8 +26,8 @@ enum class Part : std::size_t {
   kDqSums = 4,    ///< fp32 [nheads_q, row_tiles, m, d], within a tile by dq_place()
 };
 
-/// Of 64 bits: the first two are the tickets' line; where the sums' order matters there follows one
-/// a tile of dq's sums.
+/// Of 64 bits: the first two are the tickets' line; where the sums' order matters there follow
+/// num_adders() a tile of dq's sums.
 inline constexpr std::int64_t kFirstTurn = 2;
 
 /// The tile that takes a problem with heads up to kMaxHeaddim.

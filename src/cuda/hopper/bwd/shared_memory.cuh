@@ -19,7 +19,8 @@ struct BlockWork {
   cuda::bwd::StreamedBlocks blocks;
   IntRange rows;                ///< That meet any key: no others are read.
   std::int32_t count;           ///< Tiles of a head.
-  std::int32_t steps;           ///< Of all heads of the group.
+  std::int32_t heads;           ///< Query heads of the group.
+  std::int32_t steps;           ///< Of all of them.
   std::int32_t start;           ///< The first of a head's tiles to come, from visit.min on.
   std::int32_t first_head;      ///< Query head.
   std::int32_t first_row_tile;  ///< The sequence's first among dq's sums.
@@ -109,8 +110,8 @@ struct GradientShape {
   static_assert(sizeof(SharedMemory) <= kTile.shared_bytes());
 };
 
-/// The tiles of rows in the order in which they stream past, head after head: from work.start round
-/// to it, or from the last to the first.
+/// The tiles of rows in the order in which they stream past: head after head, from work.start round
+/// to it, or from the last to the first, each of all heads.
 struct RowTiles {
   int head;
   int block;
@@ -121,9 +122,9 @@ struct RowTiles {
 
   FOVEAL_DEVICE void advance(const BlockWork& work) {
     if (work.backwards) {
-      if (--block >= work.blocks.visit.min) return;
-      block = work.blocks.visit.max - 1;
-      ++head;
+      if (++head < work.first_head + work.heads) return;
+      head = work.first_head;
+      --block;
     } else {
       if (++block == work.blocks.visit.max) block = work.blocks.visit.min;
       if (block == work.blocks.visit.min + work.start) ++head;

@@ -22,6 +22,7 @@ FOVEAL_DEVICE void init_wide_barriers(typename Shape::SharedMemory& smem) {
   ptx::mbarrier_init(address_of(smem.k_full), 1);
   ptx::mbarrier_init(address_of(smem.v_full), 1);
   ptx::mbarrier_init(address_of(smem.part_full), 1);
+  ptx::mbarrier_init(address_of(smem.ticket_full), 1);
   for (int i = 0; i < Shape::kQStages; ++i) {
     ptx::mbarrier_init(address_of(smem.q_full[i]), 1);
     ptx::mbarrier_init(address_of(smem.q_empty[i]), kWarps * Shape::kBlocks);
@@ -52,21 +53,46 @@ FOVEAL_DEVICE void sync_cluster() {
   ptx::cluster_wait();
 }
 
+/// The cluster's ticket, of the block that takes it. Where tiles add to dq in turn, tickets are in
+/// the order in which clusters begin, so that an earlier one's work is under way; else they are the
+/// clusters' numbers.
+template <class Shape>
+FOVEAL_DEVICE std::uint32_t take_ticket(const GradientArgs& args, int rank) {
+  if (args.turns == nullptr || rank > 0) return blockIdx.x / Shape::kBlocks;
+  return static_cast<std::uint32_t>(
+      atomicAdd(reinterpret_cast<unsigned long long*>(args.tickets), 1ull));
+}
+/// The same ticket for both blocks. One thread of each calls it when barriers are ready.
+template <class Shape>
+FOVEAL_DEVICE std::uint32_t share_ticket(const GradientArgs& args,
+                                         typename Shape::SharedMemory& smem, int rank,
+                                         std::uint32_t ticket) {
+  static_assert(Shape::kBlocks == 2);
+  if (args.turns == nullptr) return ticket;
+  const std::uint32_t place = address_of(smem.ticket);
+  const std::uint32_t full = address_of(smem.ticket_full);
+  if (rank == 0) {
+    ptx::st_async(ptx::mapa(place, 1), __uint_as_float(ticket), ptx::mapa(full, 1));
+    return ticket;
+  }
+  ptx::mbarrier_arrive_expect_tx(full, sizeof smem.ticket);
+  ptx::mbarrier_wait_cluster(full, 0);
+  return *const_cast<const volatile std::uint32_t*>(&smem.ticket);
+}
+
 /// The producer warpgroup.
 template <class Shape>
 FOVEAL_DEVICE void produce(const GradientArgs& args, typename Shape::SharedMemory& smem, int rank) {
-  constexpr BackwardTile kTile = Shape::kTile;
   const int warp = uniform(static_cast<int>(threadIdx.x) / 32);
-  const int first = rank * kTile.part_layout().columns;
   if (warp == 0) {
     if (smem.work.steps > 0) load_wide_operands<Shape>(args, smem, rank);
   } else if (threadIdx.x % 32 == 0) {
     if (warp == 1) {
       send_gradients<Shape>(smem, rank);
     } else if (warp == 2) {
-      add_wide_dq<Shape>(args, smem, 0, first, kTile.dv_dq_columns());
-    } else if (Shape::kDqConsumers > 1) {
-      add_wide_dq<Shape>(args, smem, 1, first + kTile.dv_dq_columns(), kTile.dk_dq_columns());
+      add_wide_dq<Shape, 0>(args, smem, rank);
+    } else if constexpr (Shape::kDqConsumers > 1) {
+      add_wide_dq<Shape, 1>(args, smem, rank);
     }
   }
   __syncwarp();
@@ -111,13 +137,18 @@ __global__ void __launch_bounds__(Config::tile.num_threads(), 1)
   auto& smem = *reinterpret_cast<typename Shape::SharedMemory*>(shared);
   const int warpgroup = uniform(static_cast<int>(threadIdx.x) / kGroupThreads);
   const auto rank = static_cast<int>(blockIdx.x % Shape::kBlocks);
+  std::uint32_t ticket = 0;
   if (threadIdx.x == 0) {
+    ticket = take_ticket<Shape>(args, rank);
     init_wide_barriers<Shape>(smem);
-    describe_work<Shape>(args, blockIdx.x / Shape::kBlocks, smem.work);
+  }
+  __syncwarp();
+  sync_cluster();  // both blocks' barriers are ready
+  if (threadIdx.x == 0) {
+    describe_work<Shape>(args, share_ticket<Shape>(args, smem, rank, ticket), smem.work);
   }
   __syncthreads();
   if (!smem.work.tile.present) return;  // nor in the other block
-  sync_cluster();                       // its barriers are ready
   if (warpgroup == 0) {
     ptx::set_max_registers_lower<Shape::kTile.producer_registers()>();
     produce<Shape>(args, smem, rank);

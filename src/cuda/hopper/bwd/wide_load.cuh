@@ -12,6 +12,7 @@
 #include "cuda/ptx/cluster.cuh"
 #include "cuda/ptx/cluster_copy.cuh"
 #include "cuda/ptx/mbarrier.cuh"
+#include "cuda/ptx/memory.cuh"
 #include "cuda/ptx/tma.cuh"
 #include "cuda/ptx/tma_multicast.cuh"
 
@@ -145,36 +146,65 @@ FOVEAL_DEVICE void load_wide_operands(const GradientArgs& args, typename Shape::
   }
 }
 
-/// Adds the columns of dq that one consumer computes, `columns` from column `first` on. One thread
-/// calls it.
-template <class Shape>
+/// Loads of a turn before it is given up, a second or more.
+inline constexpr int kMaxLooks = 1 << 21;
+
+/// Whether the turn came. It always does, but for cu_seqlens_q that contradict one another and give
+/// one tile to two sequences: dq is then wrong anyway, and the launch must end. Turns are loaded
+/// and stored without an order: bulk_wait has seen the additions before done in the L2 cache, where
+/// the next ones are made, and nobody reads them. A release would wait a microsecond in every step.
+FOVEAL_DEVICE bool await_turn(const std::uint64_t* turns, std::uint64_t turn) {
+  for (int look = 0; look < kMaxLooks; ++look) {
+    if (ptx::load_relaxed(turns) == turn) return true;
+  }
+  return false;
+}
+
+/// Adds the columns of dq that one consumer computes. One thread calls it. With turns it waits,
+/// step by step, until all tiles of keys before this one have added those columns of the same rows:
+/// they have earlier tickets, and never wait for a later one.
+template <class Shape, int kConsumer>
 FOVEAL_DEVICE void add_wide_dq(const GradientArgs& args, typename Shape::SharedMemory& smem,
-                               int consumer, int first, int columns) {
+                               int rank) {
   constexpr BackwardTile kTile = Shape::kTile;
   constexpr int kPieceFloats = kTile.piece_floats();
+  constexpr int kFirst = kConsumer == 0 ? 0 : kTile.dv_dq_columns();
+  constexpr int kColumns = kConsumer == 0 ? kTile.dv_dq_columns() : kTile.dk_dq_columns();
+  const int first = rank * kTile.part_layout().columns + kFirst;
   const BlockWork& work = smem.work;
-  const int pieces = columns / kPieceColumns;
+  auto& empty = smem.dq_empty[kConsumer];
   RowTiles rows(work);
   RingPlace<Shape::kDqBuffers> at;
+  bool in_turn = args.turns != nullptr;
 #pragma unroll 1
   for (int step = 0; step < work.steps; ++step, rows.advance(work)) {
     const std::int64_t tile =
         static_cast<std::int64_t>(rows.head) * args.row_tiles + work.first_row_tile + rows.block;
     float* to = args.backward.dq_sums + tile * kTile.dq_floats() + first * kTile.m;
+    std::uint64_t* turns =
+        args.turns + tile * kTile.num_adders() + rank * Shape::kDqConsumers + kConsumer;
+    int turn = 0;
+    if (in_turn) {
+      turn = dq_turn(kTile, work.mask, work.leftpad, work.key_block, rows.block * kTile.m);
+      in_turn = await_turn(turns, static_cast<std::uint64_t>(turn));
+    }
 #pragma unroll 1
-    for (int piece = 0; piece < pieces; ++piece) {
-      ptx::mbarrier_wait(address_of(smem.dq_full[consumer][at.stage]), at.parity);
-      ptx::bulk_reduce_add(to + piece * kPieceFloats, address_of(smem.dq[consumer][at.stage]),
+    for (int piece = 0; piece < kColumns / kPieceColumns; ++piece) {
+      ptx::mbarrier_wait(address_of(smem.dq_full[kConsumer][at.stage]), at.parity);
+      ptx::bulk_reduce_add(to + piece * kPieceFloats, address_of(smem.dq[kConsumer][at.stage]),
                            4 * kPieceFloats);
       ptx::bulk_commit();
       ptx::bulk_wait_read<1>();
-      if (step > 0 || piece > 0) {
-        ptx::mbarrier_arrive(address_of(smem.dq_empty[consumer][at.before()]));
-      }
+      if (piece > 0) ptx::mbarrier_arrive(address_of(empty[at.before()]));
       at = at.next();
     }
+    ptx::bulk_wait_read<0>();
+    ptx::mbarrier_arrive(address_of(empty[at.before()]));
+    if (in_turn) {
+      ptx::bulk_wait<0>();
+      ptx::store_relaxed(turns, static_cast<std::uint64_t>(turn + 1));
+    }
   }
-  ptx::bulk_wait_read<0>();
 }
 
 /// One thread calls it. That the other block's copy may be overwritten, the consumer has seen

@@ -76,8 +76,9 @@ FOVEAL_DEVICE bool describe_work(const GradientArgs& args, std::uint32_t ticket,
   // Otherwise neighbours never add to the same rows of dq at the same time.
   const int diagonal = work.tile.first / kTile.m - work.blocks.visit.min;
   work.start = work.count > 0 ? max_of(diagonal, 0) % work.count : 0;
-  work.steps = work.count * backward.attention.qhead_per_khead;
-  work.first_head = work.tile.head * backward.attention.qhead_per_khead;
+  work.heads = backward.attention.qhead_per_khead;
+  work.steps = work.count * work.heads;
+  work.first_head = work.tile.head * work.heads;
   const int b = work.tile.sequence.b;
   const bool packed = backward.attention.lengths.cu_seqlens_q != nullptr;
   work.first_row_tile =
