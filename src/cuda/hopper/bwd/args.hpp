@@ -10,6 +10,15 @@
 
 namespace foveal::cuda::hopper::bwd {
 
+/// c tanh(s / c) of scores s, products q.k times softmax_scale.
+struct Softcap {
+  float factor = 0;    ///< softmax_scale / c
+  float cap_log2 = 0;  ///< c for powers of two; 0: scores aren't capped.
+  float inverse = 0;   ///< 1 / cap_log2
+
+  [[nodiscard]] FOVEAL_HOST_DEVICE constexpr bool is_on() const { return cap_log2 > 0; }
+};
+
 struct GradientArgs {
   TensorMap q;  ///< (column, row, head, sequence); packed: one sequence.
   TensorMap dout;
@@ -18,7 +27,8 @@ struct GradientArgs {
   TensorMap k_part;  ///< k again where heads are wider than 128, in panels of a block's part of dq.
   cuda::bwd::BackwardArgs backward;
   KeyTileOrder order;
-  float scale_log2 = 0;              ///< softmax_scale for powers of two.
+  float scale_log2 = 0;  ///< softmax_scale for powers of two; 1 for capped scores.
+  Softcap softcap;
   std::int32_t row_tiles = 0;        ///< Tiles of dq's sums of a head, of all sequences.
   std::int32_t row_blocks = 0;       ///< Dense q: of a sequence.
   std::uint64_t* tickets = nullptr;  ///< How many tiles of keys have been taken.

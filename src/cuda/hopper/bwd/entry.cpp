@@ -23,7 +23,7 @@ const planner::KernelEntry kHopperBackward = {
     .name = hopper::bwd::kName,
     .summary =
         "gradients on the tensor cores and the copy engine of sm_90: fp16 and bf16, headdim to "
-        "256, masks, sinks, packed",
+        "256, masks, softcap, sinks, packed",
     .pass = Pass::kBackward,
     .device = DeviceType::kCuda,
     .usable = usable,

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "cuda/hopper/bwd/args.hpp"
+#include "cuda/hopper/bwd/softcap.cuh"
 #include "cuda/hopper/bwd/wide_shared_memory.cuh"
 #include "cuda/ptx/math.cuh"
 #include "cuda/ptx/matrix.cuh"
@@ -71,6 +72,7 @@ class ScoresConsumer {
     const bool masked = smem_.rows[q_.stage].masked;
     const int first_row = smem_.rows[q_.stage].first_row;
     Weights weights;
+    if (args_.softcap.is_on()) cap_products(args_.softcap, s);
     exponentiate(s, dout_.stage);
     if (masked) hide(s, first_row);
     pack(weights, s);
@@ -79,6 +81,7 @@ class ScoresConsumer {
     ptx::wgmma_wait<0>();
     ptx::hold_registers(dp);
     differentiate(s, dp, dout_.stage);
+    if (args_.softcap.is_on()) apply_slopes(args_.softcap, s, pairs(smem_.lse[dout_.stage]), dp);
     __syncwarp();
     arrive_in_cluster<Shape::kBlocks>(smem_.dout_empty[dout_.stage]);
     if (masked) hide(dp, first_row);

@@ -1,0 +1,50 @@
+// softcap in the backward: a score s becomes c tanh(s / c), and the gradient of s is that of the
+// capped score times 1 - tanh(s / c)^2.
+#pragma once
+
+#include <cstdint>
+
+#include "core/host_device.hpp"
+#include "cuda/hopper/bwd/args.hpp"
+#include "cuda/ptx/math.cuh"
+
+namespace foveal::cuda::hopper::bwd {
+
+/// tanh(x) within 2^-20 of its value. The special-function unit's own, within 2^-11, would be felt
+/// in the exponentials of capped scores.
+FOVEAL_DEVICE float exact_tanh(float x) {
+  constexpr float kTwiceLog2e = 2.885390081777926815f;
+  const float far = 1.0f - __fdividef(2.0f, 1.0f + ptx::exp2_approx(kTwiceLog2e * x));
+  // Near 0, where the difference cancels, the power series.
+  const float y = x * x;
+  const float near =
+      x * fmaf(y, fmaf(y, fmaf(y, -17.0f / 315.0f, 2.0f / 15.0f), -1.0f / 3.0f), 1.0f);
+  return fabsf(x) < 0.25f ? near : far;
+}
+
+/// Products become capped scores in log2 units.
+template <int kCount>
+FOVEAL_DEVICE void cap_products(const Softcap& softcap, float (&s)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) s[i] = softcap.cap_log2 * exact_tanh(s[i] * softcap.factor);
+}
+
+/// Gradients of capped scores become those of scores, whose place in the cap is found again from
+/// their weights. lse is of rows 2 t and 2 t + 1 of the first eight; those of the next lie 4 pairs
+/// further. A weight of 0 has no gradient.
+template <int kCount>
+FOVEAL_DEVICE void apply_slopes(const Softcap& softcap, const float (&p)[kCount], const float2* lse,
+                                float (&ds)[kCount]) {
+#pragma unroll
+  for (int j = 0; j < kCount / 4; ++j) {
+    const float2 pair = lse[4 * j];
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const float score = ptx::log2_approx(p[4 * j + e]) + (e % 2 == 0 ? pair.x : pair.y);
+      const float ratio = fminf(fmaxf(score * softcap.inverse, -1.0f), 1.0f);
+      ds[4 * j + e] *= fmaf(-ratio, ratio, 1.0f);
+    }
+  }
+}
+
+}  // namespace foveal::cuda::hopper::bwd
