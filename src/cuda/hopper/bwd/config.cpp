@@ -78,7 +78,7 @@ Status supports(const AttentionProblem& problem, const AttentionGeometry& geomet
                                          .shared_bytes = tile.shared_bytes(),
                                          .tiles = max_of(key_tiles(geometry), row_tiles(geometry)),
                                          .max_tiles = kMaxTiles,
-                                         .takes_softcap = tile.is_wide()},
+                                         .takes_softcap = true},
                                         problem, geometry, device));
   if (!problem.dq.present()) {
     return Status::unsupported(concat("dq is not wanted: ", kName, " computes it in any case"));

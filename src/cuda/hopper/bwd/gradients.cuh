@@ -9,6 +9,7 @@
 
 #include "cuda/hopper/bwd/args.hpp"
 #include "cuda/hopper/bwd/shared_memory.cuh"
+#include "cuda/hopper/bwd/softcap.cuh"
 #include "cuda/portable/bwd/score_gradients.cuh"
 #include "cuda/ptx/math.cuh"
 #include "cuda/ptx/matrix.cuh"
@@ -218,6 +219,7 @@ class Consumer {
 
   /// Scores become weights.
   FOVEAL_DEVICE void exponentiate(Scores& s, int stage) const {
+    if (args_.softcap.is_on()) cap_products(args_.softcap, s);
     const float2* all = pairs(smem_.lse[stage]);
 #pragma unroll
     for (int j = 0; j < kScores / 4; ++j) {
@@ -240,6 +242,7 @@ class Consumer {
         dp[4 * j + e] = p[4 * j + e] * (dp[4 * j + e] - (e % 2 == 0 ? delta.x : delta.y));
       }
     }
+    if (args_.softcap.is_on()) apply_slopes(args_.softcap, p, pairs(smem_.lse[stage]), dp);
   }
   /// What the mask hides becomes 0, whatever it was.
   FOVEAL_DEVICE void hide(Scores& p, Scores& ds, int first_row) const {
