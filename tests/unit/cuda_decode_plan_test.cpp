@@ -216,8 +216,9 @@ TEST(CudaDecodePlan, SharedWorkFitsInTheSharedMemoryOfSmallGpus) {
           // Two blocks share a multiprocessor where there are more blocks than multiprocessors.
           const std::int64_t per_sm = config.num_blocks / device.num_sms;
           EXPECT_LE(per_sm * (layout.total + 1024), device.smem_per_block_bytes + 1024);
-          // The last merge has its slots and weights over the warps' partial results.
-          EXPECT_GE(layout.row_outputs - layout.partials, config.num_blocks * (1 + group) * 4);
+          // The last merge has a slot for each block.
+          EXPECT_GE(layout.prefix - layout.places,
+                    static_cast<int>(sizeof(decode::PartPlaces)) + config.num_blocks * 4);
           EXPECT_GE(config.num_stages, 2);
         }
       }

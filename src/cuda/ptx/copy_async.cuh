@@ -34,6 +34,22 @@ FOVEAL_DEVICE void copy_async_16(std::uint32_t to, const void* from, bool valid)
                : "memory");
 }
 
+/// A hint that what is read is not read again soon: it makes room in L2 before anything else does.
+FOVEAL_DEVICE std::uint64_t evict_first_policy() {
+  std::uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;\n" : "=l"(policy));
+  return policy;
+}
+
+/// The conditional copy with a hint for L2.
+FOVEAL_DEVICE void copy_async_16(std::uint32_t to, const void* from, bool valid,
+                                 std::uint64_t policy) {
+  const int bytes = valid ? 16 : 0;
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;\n" ::"r"(to),
+               "l"(from), "r"(bytes), "l"(policy)
+               : "memory");
+}
+
 /// Closes the group of the calling thread's copies since the last commit; it may be empty.
 FOVEAL_DEVICE void copy_async_commit() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
 

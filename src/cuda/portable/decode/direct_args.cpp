@@ -1,6 +1,9 @@
 #include "cuda/portable/decode/direct_args.hpp"
 
 #include <limits>
+#include <numeric>
+
+#include "cuda/portable/decode/config.hpp"
 
 namespace foveal::cuda::decode {
 namespace {
@@ -110,22 +113,29 @@ std::optional<DirectArgs> make_direct_args(const DecodeArgs& args, int headdim_t
 }
 
 std::optional<SharedDirectArgs> make_shared_direct_args(const DecodeArgs& args, int headdim_tile,
-                                                        int tile_rows) {
+                                                        int tile_rows, std::int64_t num_blocks) {
   if (args.schedule != Schedule::kBalanced || args.granules_apart ||
       args.attention.lengths.seqused_k == nullptr) {
     return std::nullopt;
   }
   const auto direct = make_args(args, headdim_tile, tile_rows);
   if (!direct) return std::nullopt;
-  return SharedDirectArgs{.direct = *direct,
-                          .batch = args.attention.batch,
-                          .nheads_k = args.attention.nheads_k,
-                          .granule_blocks = args.granule_blocks,
-                          .task_granules = args.task_granules,
-                          .max_splits = args.max_splits,
-                          .partials = args.partials,
-                          .flags = args.flags,
-                          .nonce = args.nonce};
+  const std::int64_t heads = args.attention.nheads_k;
+  const std::int64_t team_size = std::gcd(heads, num_blocks);
+  const std::int64_t groups = heads / team_size;
+  const std::int64_t most_parts = args.attention.batch * groups * args.max_splits;
+  return SharedDirectArgs{
+      .direct = *direct,
+      .batch = args.attention.batch,
+      .team_size = static_cast<std::int32_t>(team_size),
+      .team = Divisor(static_cast<std::uint32_t>(team_size)),
+      .head_groups = static_cast<std::int32_t>(groups),
+      .max_teams = static_cast<std::int32_t>(min_of(num_blocks / team_size, most_parts)),
+      .granule_blocks = max_of(args.granule_blocks / kDirectGranules, 1),
+      .task_granules = kDirectTaskGranules,
+      .partials = args.partials,
+      .flags = args.flags,
+      .nonce = args.nonce};
 }
 
 }  // namespace foveal::cuda::decode

@@ -62,10 +62,14 @@ struct DirectArgs {
 struct SharedDirectArgs {
   DirectArgs direct;  ///< One split; seqused_k is not null.
   std::int32_t batch = 0;
-  std::int32_t nheads_k = 0;
+  /// Blocks of a team have the same share of the keys, each of its own KV head: rows of the heads
+  /// are adjacent in memory and read at about the same time.
+  std::int32_t team_size = 1;
+  Divisor team;                  ///< team_size
+  std::int32_t head_groups = 0;  ///< KV heads / team_size
+  std::int32_t max_teams = 0;
   std::int32_t granule_blocks = 0;
   std::int32_t task_granules = 0;
-  std::int32_t max_splits = 0;
   float* partials = nullptr;  ///< [slots] of the bytes that the general kernel's parts take.
   std::uint64_t* flags = nullptr;
   std::uint64_t nonce = 0;
@@ -87,7 +91,8 @@ inline constexpr int kMaxDirectHeaddim = 256;
 /// The same for work that is shared evenly.
 [[nodiscard]] std::optional<SharedDirectArgs> make_shared_direct_args(const DecodeArgs& args,
                                                                       int headdim_tile,
-                                                                      int tile_rows);
+                                                                      int tile_rows,
+                                                                      std::int64_t num_blocks);
 
 /// A partial result: [kTileRows][headdim + 4] fp32, then (row_max, row_sum) of each row. The four
 /// floats of padding keep the lanes of a fragment in different banks.
@@ -129,12 +134,19 @@ FOVEAL_HOST_DEVICE constexpr DirectLayout direct_layout(int headdim, int rows, i
 static_assert(2 * 2 * kBlockKeys * 64 * 2 >= direct_partial_bytes(64, kTileRows),
               "a ring holds a partial result");
 
+/// Of a unit's parts, in shared memory; the slots of all of them follow.
+struct PartPlaces {
+  std::int32_t own_slot;
+  std::int32_t count;
+};
+
 /// Shared memory of a block of the shared direct kernel, offsets in bytes; the rings come first.
 struct SharedDirectLayout {
   int ring_bytes = 0;  ///< Of one warp.
-  int partials = 0;    ///< [warps] of partial_bytes; at the end slots and weights of all parts.
+  int partials = 0;    ///< [warps] of partial_bytes
   int partial_bytes = 0;
   int row_outputs = 0;  ///< RowOutput [kTileRows]
+  int places = 0;       ///< PartPlaces, then a slot for each block.
   int prefix = 0;       ///< int32 [batch + 1]
   int used = 0;         ///< int32 [batch]: lengths
   int total = 0;
@@ -147,10 +159,10 @@ FOVEAL_HOST_DEVICE constexpr SharedDirectLayout shared_direct_layout(int headdim
   layout.ring_bytes = stages * 2 * kBlockKeys * headdim * 2;
   layout.partials = warps * layout.ring_bytes;
   layout.partial_bytes = direct_partial_bytes(headdim, rows);
-  // A unit has a part of every block at most.
-  const int merge_bytes = round_up(blocks * (1 + rows) * 4, 16);
-  layout.row_outputs = layout.partials + max_of(warps * layout.partial_bytes, merge_bytes);
-  layout.prefix = layout.row_outputs + DirectLayout::kRings - DirectLayout::kRowOutputs;
+  layout.row_outputs = layout.partials + warps * layout.partial_bytes;
+  layout.places = layout.row_outputs + DirectLayout::kRings - DirectLayout::kRowOutputs;
+  layout.prefix = layout.places + static_cast<int>(sizeof(PartPlaces)) +
+                  blocks * static_cast<int>(sizeof(std::int32_t));
   layout.used = layout.prefix + (batch + 1) * 4;
   layout.total = layout.used + batch * 4;
   return layout;

@@ -39,20 +39,18 @@ class DirectTasks {
     for (int b = static_cast<int>(threadIdx.x); b < args.batch; b += blockDim.x) {
       const int read = clamp_to(args.direct.seqused_k[b], 0, args.direct.mask.seqlen_k);
       used[b] = min_of(read + args.direct.seqlen_new, args.direct.mask.seqlen_k);
-      prefix[b + 1] = granules(block_range(keys_of(b))) * args.nheads_k;
+      prefix[b + 1] = granules(block_range(keys_of(b))) * args.head_groups;
     }
     __syncthreads();
     if (threadIdx.x < 32) add_up(prefix, args.batch);
     __syncthreads();
     const int total = prefix[args.batch];
-    const std::int64_t most = std::int64_t{args.batch} * args.nheads_k * args.max_splits;
-    const int blocks =
-        static_cast<int>(min_of<std::int64_t>(min_of(total, static_cast<int>(gridDim.x)), most));
-    const int block = static_cast<int>(blockIdx.x);
-    if (block >= blocks) return;
-    shares_ = {total, blocks};
-    begin_ = shares_.begin(block);
-    end_ = shares_.begin(block + 1);
+    const int teams = min_of(total, args.max_teams);
+    const int team = args.team.quotient(static_cast<int>(blockIdx.x));
+    if (team >= teams) return;
+    shares_ = {total, teams};
+    begin_ = shares_.begin(team);
+    end_ = shares_.begin(team + 1);
   }
 
   [[nodiscard]] FOVEAL_DEVICE bool done() const { return begin_ >= end_; }
@@ -66,8 +64,9 @@ class DirectTasks {
     task.keys = task.mask.keys_of_rows({0, task.mask.seqlen_q});
     const KeyRange all = block_range(task.keys);
     task.unit_size = granules(all);
-    task.head_k = (end_ - 1 - prefix_[task.b]) / task.unit_size;
-    task.unit_begin = prefix_[task.b] + task.head_k * task.unit_size;
+    const int group = (end_ - 1 - prefix_[task.b]) / task.unit_size;
+    task.head_k = group * args_.team_size + args_.team.remainder(static_cast<int>(blockIdx.x));
+    task.unit_begin = prefix_[task.b] + group * task.unit_size;
     const int first = max_of(task.unit_begin, begin_);
     task.blocks = {block_of(all, first - task.unit_begin), block_of(all, end_ - task.unit_begin)};
     task.whole = end_ - first == task.unit_size;
@@ -126,6 +125,7 @@ class SharedDirectBlock {
 #pragma unroll 1
     while (true) {
       describe_rows(task);
+      describe_parts(task, tasks.shares());
       WarpState<kHeaddim, 1> state;
       attend(state, task, stream);
       const bool last = tasks.done();
@@ -134,13 +134,12 @@ class SharedDirectBlock {
         task = tasks.next();
         stream = start(task);
       }
-      const UnitParts parts{tasks.shares(), false, current.unit_begin, current.unit_size};
-      merge_warps(state, current, parts);
+      merge_warps(state, current);
       if (!current.whole && threadIdx.x == 0) {
-        ptx::store_release(args_.flags + own_slot(parts), args_.nonce);
+        ptx::store_release(args_.flags + places().own_slot, args_.nonce);
       }
       if (last) {
-        if (current.merges) merge_parts(parts);
+        if (current.merges) merge_parts();
         return;
       }
     }
@@ -176,6 +175,26 @@ class SharedDirectBlock {
     }
   }
 
+  FOVEAL_DEVICE PartPlaces& places() const {
+    return *reinterpret_cast<PartPlaces*>(shared_ + layout_.places);
+  }
+  FOVEAL_DEVICE std::int32_t* slots() const {
+    return reinterpret_cast<std::int32_t*>(&places() + 1);
+  }
+
+  /// Where the block's part goes and where the others lie, found before the last key as well.
+  FOVEAL_DEVICE void describe_parts(const DirectTask& task, const Shares& shares) const {
+    if (task.whole) return;
+    const UnitParts parts{shares, false, task.unit_begin, task.unit_size};
+    const int member = args_.team.remainder(static_cast<int>(blockIdx.x));
+    const int own = args_.team.quotient(static_cast<int>(blockIdx.x)) - parts.first_block;
+    for (int i = static_cast<int>(threadIdx.x); i < parts.count; i += blockDim.x) {
+      const int slot = static_cast<int>(parts.slot(i)) * args_.team_size + member;
+      if (task.merges) slots()[i] = slot;
+      if (i == own) places() = {slot, parts.count};
+    }
+  }
+
   FOVEAL_DEVICE void attend(WarpState<kHeaddim, 1>& state, const DirectTask& task,
                             Stream& stream) const {
     DirectQueries<Element, kHeaddim> queries;
@@ -197,14 +216,14 @@ class SharedDirectBlock {
   }
 
   /// Step 4. A warp takes a row, its lanes the quads. The rings belong to the next task already.
-  FOVEAL_DEVICE void merge_warps(const WarpState<kHeaddim, 1>& state, const DirectTask& task,
-                                 const UnitParts& parts) const {
+  FOVEAL_DEVICE void merge_warps(const WarpState<kHeaddim, 1>& state,
+                                 const DirectTask& task) const {
     unsigned char* partials = shared_ + layout_.partials;
     const int rows = args_.direct.num_rows;
     store_warp_partial<kHeaddim>(state, rows, partials + warp() * layout_.partial_bytes);
     __syncthreads();
     const unsigned char* stats = partials + rows * direct_row_bytes(kHeaddim);
-    float* slot = task.whole ? nullptr : slot_of(own_slot(parts));
+    float* slot = task.whole ? nullptr : slot_of(places().own_slot);
 #pragma unroll 1
     for (int row = warp(); row < rows; row += num_warps()) {
       const RowParts row_parts{partials + row * direct_row_bytes(kHeaddim), stats + row * 8,
@@ -232,64 +251,66 @@ class SharedDirectBlock {
   static FOVEAL_DEVICE float2* slot_stats(float* slot) {
     return reinterpret_cast<float2*>(slot + kTileRows * kHeaddim);
   }
-  static FOVEAL_DEVICE std::int64_t own_slot(const UnitParts& parts) {
-    return parts.slot(static_cast<int>(blockIdx.x) - parts.first_block);
-  }
-
-  FOVEAL_DEVICE void merge_parts(const UnitParts& parts) const {
-    std::int32_t* slots = integers(layout_.partials);
-    float* weights = reinterpret_cast<float*>(slots + parts.count);  // [rows][count]
-    for (int i = static_cast<int>(threadIdx.x); i < parts.count; i += blockDim.x) {
-      const std::int64_t slot = parts.slot(i);
-      slots[i] = static_cast<std::int32_t>(slot);
-      while (ptx::load_acquire(args_.flags + slot) != args_.nonce) __nanosleep(20);
-      args_.flags[slot] = 0;
+  FOVEAL_DEVICE void merge_parts() const {
+    const int count = places().count;
+    for (int i = static_cast<int>(threadIdx.x); i < count; i += blockDim.x) {
+      std::uint64_t* flag = args_.flags + slots()[i];
+      while (ptx::load_acquire(flag) != args_.nonce) __nanosleep(20);
+      *flag = 0;
     }
     __syncthreads();
 #pragma unroll 1
     for (int row = warp(); row < args_.direct.num_rows; row += num_warps()) {
-      merge_row(slots, weights + row * parts.count, parts.count, row);
+      merge_row(count, row);
     }
   }
 
-  /// One warp: a row over all parts.
-  FOVEAL_DEVICE void merge_row(const std::int32_t* slots, float* weights, int count,
-                               int row) const {
-    MergedQuad merged{{0.0f, 0.0f, 0.0f, 0.0f}, algorithm::kNegativeInfinity, 0.0f};
-#pragma unroll 1
-    for (int i = lane(); i < count; i += 32) {
-      const float part_max = __ldcg(slot_stats(slot_of(slots[i])) + row).x;
-      weights[i] = part_max;
-      merged.row_max = fmaxf(merged.row_max, part_max);
-    }
-#pragma unroll
-    for (int lanes = 1; lanes < 32; lanes *= 2) {
-      merged.row_max = fmaxf(merged.row_max, __shfl_xor_sync(~0u, merged.row_max, lanes));
-    }
-    const float offset = algorithm::softmax_offset(merged.row_max);
-#pragma unroll 1
-    for (int i = lane(); i < count; i += 32) {
-      weights[i] = ptx::exp2_approx(weights[i] - offset);
-      merged.row_sum += weights[i] * __ldcg(slot_stats(slot_of(slots[i])) + row).y;
-    }
-#pragma unroll
-    for (int lanes = 1; lanes < 32; lanes *= 2) {
-      merged.row_sum += __shfl_xor_sync(~0u, merged.row_sum, lanes);
-    }
-    __syncwarp();  // all weights are there
+  /// One warp: a row over all parts, in their order. What of several parts is read at once waits
+  /// for memory once.
+  FOVEAL_DEVICE void merge_row(int count, int row) const {
+    constexpr int kAtOnce = 10;
 #pragma unroll 1
     for (int quad = lane(); quad < kQuads; quad += 32) {
-      merged.acc = {0.0f, 0.0f, 0.0f, 0.0f};
-#pragma unroll 8
-      for (int i = 0; i < count; ++i) {
-        const float4 values =
-            __ldcg(reinterpret_cast<const float4*>(slot_of(slots[i])) + row * kQuads + quad);
-        merged.acc.x += weights[i] * values.x;
-        merged.acc.y += weights[i] * values.y;
-        merged.acc.z += weights[i] * values.z;
-        merged.acc.w += weights[i] * values.w;
+      MergedQuad merged{{0.0f, 0.0f, 0.0f, 0.0f}, algorithm::kNegativeInfinity, 0.0f};
+#pragma unroll 1
+      for (int first = 0; first < count; first += kAtOnce) {
+        float2 stats[kAtOnce];
+        float4 values[kAtOnce];
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          stats[i] = {algorithm::kNegativeInfinity, 0.0f};
+          values[i] = {0.0f, 0.0f, 0.0f, 0.0f};
+          if (first + i < count) {
+            float* slot = slot_of(slots()[first + i]);
+            stats[i] = __ldcg(slot_stats(slot) + row);
+            values[i] = __ldcg(reinterpret_cast<const float4*>(slot) + row * kQuads + quad);
+          }
+        }
+        add_parts<kAtOnce>(merged, stats, values);
       }
       store_quad<Element>(args_.direct, row_outputs()[row], quad, merged);
+    }
+  }
+
+  template <int kParts>
+  static FOVEAL_DEVICE void add_parts(MergedQuad& merged, const float2 (&stats)[kParts],
+                                      const float4 (&values)[kParts]) {
+    float row_max = merged.row_max;
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) row_max = fmaxf(row_max, stats[i].x);
+    const float offset = algorithm::softmax_offset(row_max);
+    const float old = ptx::exp2_approx(merged.row_max - offset);
+    merged = {{merged.acc.x * old, merged.acc.y * old, merged.acc.z * old, merged.acc.w * old},
+              row_max,
+              merged.row_sum * old};
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) {
+      const float factor = ptx::exp2_approx(stats[i].x - offset);
+      merged.row_sum += stats[i].y * factor;
+      merged.acc.x += values[i].x * factor;
+      merged.acc.y += values[i].y * factor;
+      merged.acc.z += values[i].z * factor;
+      merged.acc.w += values[i].w * factor;
     }
   }
 

@@ -119,7 +119,7 @@ class DirectStream {
       for (int chunk = 0; chunk < kChunks; chunk += kLanesPerRow) {
         ptx::copy_async_16(
             tile + swizzled<kRowBytes>(step * kRowsPerStep + lane_row, chunk + lane_chunk),
-            from + chunk * 16, valid);
+            from + chunk * 16, valid, policy_);
       }
       from += static_cast<std::uint64_t>(row_bytes) * kRowsPerStep;
     }
@@ -139,6 +139,7 @@ class DirectStream {
   std::uint32_t v_row_bytes_;
   unsigned past_first_;  ///< The lane's first row of the next block, minus the first key.
   unsigned num_keys_;
+  std::uint64_t policy_ = ptx::evict_first_policy();
   int block_;
   int block_max_;
   std::uint32_t ring_;

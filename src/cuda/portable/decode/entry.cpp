@@ -142,7 +142,8 @@ Status launch(const planner::LaunchContext& context) {
   if (const auto direct = decode::make_direct_args(args, headdim, tile_rows)) {
     return decode::launch_direct(dtype, headdim, *direct, grid, context.stream);
   }
-  if (const auto direct = decode::make_shared_direct_args(args, headdim, tile_rows)) {
+  if (const auto direct =
+          decode::make_shared_direct_args(args, headdim, tile_rows, grid.num_blocks)) {
     return decode::launch_direct(dtype, headdim, *direct, grid, context.stream);
   }
   // The direct kernel has more warps at headdim 64.
