@@ -93,6 +93,7 @@ class WideConsumer {
       ptx::wgmma_wait<1>();
       end_scores(s, n_block == n_min);
       start_values<1>(work, acc, p[1], values);
+      partner_.await_weights();  // new maxima are sent after them
       begin_weights(work, s, n_block, masked);
       start_values<2>(work, acc, p[2], values);
       start_values<3>(work, acc, p[3], values);
@@ -116,6 +117,7 @@ class WideConsumer {
     start_values<1>(work, acc, p[1], values);
     start_values<2>(work, acc, p[2], values);
     start_values<3>(work, acc, p[3], values);
+    partner_.await_weights();
     partner_.take_weights(partners);
     start_values<4>(work, acc, partners[0], values);
     start_values<5>(work, acc, partners[1], values);

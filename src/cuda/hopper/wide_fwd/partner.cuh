@@ -13,8 +13,9 @@
 
 namespace foveal::cuda::hopper::wide_fwd {
 
-/// All lanes of a consumer warp call each function alike. Maxima may overwrite the ones before:
-/// they are sent when the partner's weights have been taken, which it sent after reading them.
+/// All lanes of a consumer warp call each function alike. The partner may be a whole block of keys
+/// behind: what is sent overwrites what was sent before only when that is known to have been read.
+/// Maxima may once the partner's last weights have come, which it sends after reading the maxima.
 template <class Shape>
 class Partner {
  public:
@@ -43,8 +44,11 @@ class Partner {
                        of_peer(smem_.weights_here[warp_]));
     }
   }
-  FOVEAL_DEVICE void take_weights(std::uint32_t (&p)[4][4]) {
+  FOVEAL_DEVICE void await_weights() {
     await(smem_.weights_here[warp_], sizeof(Mail::weights), taken_parity_);
+  }
+  /// Of those that have come.
+  FOVEAL_DEVICE void take_weights(std::uint32_t (&p)[4][4]) {
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
       const uint4 w = smem_.mail[warp_].weights[step][lane()];
