@@ -92,7 +92,9 @@ function(foveal_add_cuda_objects target)
     # A third of the size; unpacked when a kernel is first loaded.
     target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:--compress-mode=size>")
   endif()
-  if(FOVEAL_WERROR)
+  if(FOVEAL_STALLS)
+    target_compile_definitions(${target} PRIVATE FOVEAL_STALLS)  # takes registers: some kernels spill
+  elseif(FOVEAL_WERROR)
     target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>")
   endif()
   if(FOVEAL_CUDA_RESOURCES)

@@ -6,11 +6,13 @@
 #include <cstdint>
 
 #include "core/host_device.hpp"
+#include "cuda/ptx/stall.cuh"
 
 namespace foveal::cuda::ptx {
 
 /// to[i] += from[i], each float by itself atomically. Addresses and size are multiples of 16 bytes.
 FOVEAL_DEVICE void bulk_reduce_add(float* to, std::uint32_t from, std::uint32_t bytes) {
+  stall();
   asm volatile(
       "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;\n" ::"l"(to),
       "r"(from), "r"(bytes)

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "core/host_device.hpp"
+#include "cuda/ptx/stall.cuh"
 
 namespace foveal::cuda::ptx {
 
@@ -18,6 +19,7 @@ FOVEAL_DEVICE std::uint32_t cluster_ctarank() {
 /// is not published by it (relaxed: it does not wait for copies under way), but by a fence such as
 /// fence_mbarrier_init before the arrive.
 FOVEAL_DEVICE void cluster_arrive_relaxed() {
+  stall();
   asm volatile("barrier.cluster.arrive.relaxed.aligned;\n" ::: "memory");
 }
 FOVEAL_DEVICE void cluster_wait() {
@@ -34,6 +36,7 @@ FOVEAL_DEVICE std::uint32_t mapa(std::uint32_t shared_address, std::uint32_t ran
 /// Stores 4 bytes into the cluster's shared memory and counts them at a barrier there; address and
 /// barrier belong to the same block.
 FOVEAL_DEVICE void st_async(std::uint32_t address, float value, std::uint32_t barrier) {
+  stall();
   asm volatile(
       "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];\n" ::"r"(
           address),
@@ -52,6 +55,7 @@ FOVEAL_DEVICE void fence_mbarrier_init() {
 
 /// One arrival that also announces `bytes` still to come in this phase.
 FOVEAL_DEVICE void mbarrier_arrive_expect_tx(std::uint32_t barrier, std::uint32_t bytes) {
+  stall();
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(barrier), "r"(bytes)
                : "memory");
 }
@@ -67,6 +71,7 @@ FOVEAL_DEVICE void mbarrier_wait_cluster(std::uint32_t barrier, std::uint32_t pa
       "}\n" ::"r"(barrier),
       "r"(parity)
       : "memory");
+  stall();
 }
 
 }  // namespace foveal::cuda::ptx

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "core/host_device.hpp"
+#include "cuda/ptx/stall.cuh"
 
 namespace foveal::cuda::ptx {
 
@@ -13,6 +14,7 @@ namespace foveal::cuda::ptx {
 /// their fence_proxy_async (tma.cuh) and a barrier.
 FOVEAL_DEVICE void bulk_copy_to_block(std::uint32_t to, std::uint32_t from, std::uint32_t bytes,
                                       std::uint32_t barrier) {
+  stall();
   asm volatile(
       "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes "
       "[%0], [%1], %2, [%3];\n" ::"r"(to),

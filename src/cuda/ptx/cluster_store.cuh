@@ -4,12 +4,14 @@
 #include <cstdint>
 
 #include "core/host_device.hpp"
+#include "cuda/ptx/stall.cuh"
 
 namespace foveal::cuda::ptx {
 
 /// Stores 16 bytes into the cluster's shared memory and counts them at a barrier there; address and
 /// barrier belong to the same block.
 FOVEAL_DEVICE void st_async_16(std::uint32_t address, float4 value, std::uint32_t barrier) {
+  stall();
   asm volatile(
       "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1,%2,%3,%4}, "
       "[%5];\n" ::"r"(address),
@@ -20,6 +22,7 @@ FOVEAL_DEVICE void st_async_16(std::uint32_t address, float4 value, std::uint32_
 
 /// The same with 8 bytes.
 FOVEAL_DEVICE void st_async_8(std::uint32_t address, float2 value, std::uint32_t barrier) {
+  stall();
   asm volatile(
       "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1,%2}, "
       "[%3];\n" ::"r"(address),

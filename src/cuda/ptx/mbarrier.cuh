@@ -5,11 +5,13 @@
 #include <cstdint>
 
 #include "core/host_device.hpp"
+#include "cuda/ptx/stall.cuh"
 
 namespace foveal::cuda::ptx {
 
 /// One arrival; publishes what the calling thread wrote before.
 FOVEAL_DEVICE void mbarrier_arrive(std::uint32_t barrier) {
+  stall();
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];\n" ::"r"(barrier) : "memory");
 }
 
@@ -25,6 +27,7 @@ FOVEAL_DEVICE void mbarrier_wait(std::uint32_t barrier, std::uint32_t parity) {
       "}\n" ::"r"(barrier),
       "r"(parity)
       : "memory");
+  stall();
 }
 
 }  // namespace foveal::cuda::ptx

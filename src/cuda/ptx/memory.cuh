@@ -4,16 +4,19 @@
 #include <cstdint>
 
 #include "core/host_device.hpp"
+#include "cuda/ptx/stall.cuh"
 
 namespace foveal::cuda::ptx {
 
 /// Stores a flag: what the calling thread wrote or saw before is seen by whoever loads the flag
 /// with load_acquire.
 FOVEAL_DEVICE void store_release(std::uint64_t* flag, std::uint64_t value) {
+  stall();
   asm volatile("st.release.gpu.global.u64 [%0], %1;\n" ::"l"(flag), "l"(value) : "memory");
 }
 
 FOVEAL_DEVICE std::uint64_t load_acquire(const std::uint64_t* flag) {
+  stall();
   std::uint64_t value;
   asm volatile("ld.acquire.gpu.global.u64 %0, [%1];\n" : "=l"(value) : "l"(flag) : "memory");
   return value;
@@ -22,10 +25,12 @@ FOVEAL_DEVICE std::uint64_t load_acquire(const std::uint64_t* flag) {
 /// The same without that order, and without waiting for it: flags that tell of nothing but what has
 /// reached the L2 cache, such as additions that bulk_wait saw done (bulk_reduce.cuh).
 FOVEAL_DEVICE void store_relaxed(std::uint64_t* flag, std::uint64_t value) {
+  stall();
   asm volatile("st.relaxed.gpu.global.u64 [%0], %1;\n" ::"l"(flag), "l"(value) : "memory");
 }
 
 FOVEAL_DEVICE std::uint64_t load_relaxed(const std::uint64_t* flag) {
+  stall();
   std::uint64_t value;
   asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];\n" : "=l"(value) : "l"(flag) : "memory");
   return value;

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "core/host_device.hpp"
+#include "cuda/ptx/stall.cuh"
 
 namespace foveal::cuda::ptx {
 
@@ -11,6 +12,7 @@ namespace foveal::cuda::ptx {
 /// calling thread read, and publishes to the other block nothing that it wrote: a release at the
 /// cluster's scope would wait for all its stores (MEMBAR.ALL.GPU), a microsecond.
 FOVEAL_DEVICE void mbarrier_arrive_remote(std::uint32_t barrier) {
+  stall();
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];\n" ::"r"(barrier) : "memory");
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "core/host_device.hpp"
+#include "cuda/ptx/stall.cuh"
 
 namespace foveal::cuda::ptx {
 
@@ -16,6 +17,7 @@ FOVEAL_DEVICE void prefetch_tensor_map(const void* map) {
 /// arrive as 0. Counts the whole box's bytes at `barrier`.
 FOVEAL_DEVICE void tma_load_4d(std::uint32_t to, const void* map, std::uint32_t barrier,
                                std::int32_t x, std::int32_t y, std::int32_t z, std::int32_t w) {
+  stall();
   asm volatile(
       "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
       "[%0], [%1, {%3, %4, %5, %6}], [%2];\n" ::"r"(to),

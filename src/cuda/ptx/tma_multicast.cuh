@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "core/host_device.hpp"
+#include "cuda/ptx/stall.cuh"
 
 namespace foveal::cuda::ptx {
 
@@ -12,6 +13,7 @@ namespace foveal::cuda::ptx {
 FOVEAL_DEVICE void tma_load_4d_multicast(std::uint32_t to, const void* map, std::uint32_t barrier,
                                          std::uint16_t blocks, std::int32_t x, std::int32_t y,
                                          std::int32_t z, std::int32_t w) {
+  stall();
   asm volatile(
       "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
       ".multicast::cluster [%0], [%1, {%4, %5, %6, %7}], [%2], %3;\n" ::"r"(to),

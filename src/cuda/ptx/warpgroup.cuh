@@ -2,17 +2,21 @@
 #pragma once
 
 #include "core/host_device.hpp"
+#include "cuda/ptx/stall.cuh"
 
 namespace foveal::cuda::ptx {
 
 /// Waits until `threads` threads (whole warps) have come to barrier `id`, 1 to 15, and sees what
 /// they wrote.
 FOVEAL_DEVICE void named_barrier_sync(int id, int threads) {
+  stall();
   asm volatile("bar.sync %0, %1;\n" ::"r"(id), "r"(threads) : "memory");
+  stall();
 }
 
 /// One of the arrivals that barrier `id` waits for; doesn't wait.
 FOVEAL_DEVICE void named_barrier_arrive(int id, int threads) {
+  stall();
   asm volatile("bar.arrive %0, %1;\n" ::"r"(id), "r"(threads) : "memory");
 }
 
