@@ -47,8 +47,8 @@ class RingLoader {
     const auto first = static_cast<std::uint32_t>(lane_ * box_rows * kLayout.row_bytes());
 #pragma unroll 1
     for (int panel = 0; panel < kTile.k_slots(); ++panel) {
-      begin_slot(kLayout.bytes());
       if (lane_ * box_rows < kTile.keys()) {
+        begin_slot(kLayout.bytes());
         ptx::tma_load_4d(address_of(smem_.ring[next_.slot]) + first, &args_.k,
                          address_of(smem_.full[next_.slot]), panel * 64, box.row, head, box.outer);
       }
@@ -75,8 +75,8 @@ class RingLoader {
       const int source = slot * boxes + lane_ % boxes;
       const std::int32_t row = __shfl_sync(~0u, known.row, source);
       const std::int32_t outer = __shfl_sync(~0u, known.outer, source);
-      begin_slot(kLayout.bytes());
       if (panel < kLayout.panels()) {
+        begin_slot(kLayout.bytes());
         ptx::tma_load_4d(address_of(smem_.ring[next_.slot]) + first, &args_.v,
                          address_of(smem_.full[next_.slot]), column, row, head, outer);
       }
@@ -85,7 +85,9 @@ class RingLoader {
   }
 
  private:
-  /// Waits until the next slot is free and announces its bytes; they may come before.
+  /// Waits until the next slot is free and announces its bytes; they may come before. Only lanes
+  /// that copy something wait: without their bytes the slot does not go round, while another lane,
+  /// were it slow, could find the round over.
   FOVEAL_DEVICE void begin_slot(int bytes) {
     ptx::mbarrier_wait(address_of(smem_.empty[next_.slot]), next_.parity ^ 1);
     if (lane_ == 0) ptx::mbarrier_arrive_expect_tx(address_of(smem_.full[next_.slot]), bytes);
