@@ -30,7 +30,7 @@ constexpr std::int64_t kMinSplitKeys = 128;
 /// the lengths are on the device.
 constexpr std::int64_t kMaxPartBlocks = 8;
 
-/// Granules are counted in 32 bits; the shared direct kernel has kDirectGranules times as many.
+/// Granules are counted in 32 bits; the shared direct kernel has up to five times as many.
 constexpr std::int64_t kMaxGranules = std::int64_t{1} << 28;
 
 /// Shared memory of a block that leaves room for a second one on a multiprocessor that has

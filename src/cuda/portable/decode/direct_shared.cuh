@@ -134,9 +134,9 @@ class SharedDirectBlock {
         task = tasks.next();
         stream = start(task);
       }
-      merge_warps(state, current);
-      if (!current.whole && threadIdx.x == 0) {
-        ptx::store_release(args_.flags + places().own_slot, args_.nonce);
+      const int own_slot = merge_warps(state, current);
+      if (own_slot >= 0 && threadIdx.x == 0) {
+        ptx::store_release(args_.flags + own_slot, args_.nonce);
       }
       if (last) {
         if (current.merges) merge_parts();
@@ -216,14 +216,16 @@ class SharedDirectBlock {
   }
 
   /// Step 4. A warp takes a row, its lanes the quads. The rings belong to the next task already.
-  FOVEAL_DEVICE void merge_warps(const WarpState<kHeaddim, 1>& state,
-                                 const DirectTask& task) const {
+  /// Returns the slot of the part, -1 where the result is the unit's own: places() is the next
+  /// task's as soon as one thread is back.
+  FOVEAL_DEVICE int merge_warps(const WarpState<kHeaddim, 1>& state, const DirectTask& task) const {
     unsigned char* partials = shared_ + layout_.partials;
     const int rows = args_.direct.num_rows;
     store_warp_partial<kHeaddim>(state, rows, partials + warp() * layout_.partial_bytes);
     __syncthreads();
     const unsigned char* stats = partials + rows * direct_row_bytes(kHeaddim);
-    float* slot = task.whole ? nullptr : slot_of(places().own_slot);
+    const int own_slot = task.whole ? -1 : places().own_slot;
+    float* slot = task.whole ? nullptr : slot_of(own_slot);
 #pragma unroll 1
     for (int row = warp(); row < rows; row += num_warps()) {
       const RowParts row_parts{partials + row * direct_row_bytes(kHeaddim), stats + row * 8,
@@ -240,6 +242,7 @@ class SharedDirectBlock {
       }
     }
     __syncthreads();  // the part is complete, and the partial results are done with
+    return own_slot;
   }
 
   // ---- Step 5. In global memory a part is [kTileRows][kHeaddim] values, then (maximum, sum) of
