@@ -11,6 +11,17 @@
 namespace foveal::test {
 namespace {
 
+/// Heads and sequences enough that cuda_decode's blocks share them evenly.
+Case shared_decode_case(DType dtype) {
+  Case c{.dtype = dtype, .lens = {{1, 700}, {1, 33}, {1, 2000}, {1, 0}, {1, 450}, {1, 1}}};
+  c.k_form = KForm::kPaged;
+  c.page_size = 64;
+  c.nheads_k = 6;
+  c.group = 2;
+  c.headdim = 128;
+  return c;
+}
+
 /// Small problems of a pass with lengths on the device; a kernel is tested with those it takes.
 std::vector<Case> device_cases(Pass pass) {
   std::vector<Case> cases;
@@ -32,7 +43,9 @@ std::vector<Case> device_cases(Pass pass) {
     packed.causal = true;
     Case wide = packed;
     wide.headdim = 512;
-    if (pass == Pass::kForward) cases.insert(cases.end(), {decode, paged, packed, wide});
+    if (pass == Pass::kForward) {
+      cases.insert(cases.end(), {decode, paged, packed, wide, shared_decode_case(dtype)});
+    }
     if (pass == Pass::kBackward) cases.insert(cases.end(), {packed, wide});
     if (pass == Pass::kMerge) cases.push_back({.pass = pass, .dtype = dtype, .lens = {{50, 0}}});
     if (pass != Pass::kAppend) continue;
@@ -72,6 +85,7 @@ std::vector<Case> many_tile_cases(Pass pass) {
     add(DType::kFloat16, headdim);
   }
   add(DType::kFloat32, 128);
+  if (pass == Pass::kForward) cases.push_back(shared_decode_case(DType::kFloat16));
   return cases;
 }
 

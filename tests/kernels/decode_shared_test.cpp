@@ -1,0 +1,135 @@
+// Decode work that blocks share evenly: lengths far apart, on the device. Few cases of the grid
+// have heads and sequences enough for that schedule, so these are made for it, which a test asks of
+// the plan for an H200: teams of blocks of every kind, parts by the dozen, and shares that end
+// everywhere.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "kernels/kernel_case_test.hpp"
+#include "support/built_case.hpp"
+
+namespace foveal::test {
+namespace {
+
+/// `lens` times one query token; the heads decide how many blocks make a team.
+Case shared_case(std::vector<std::int64_t> lens, std::int64_t nheads_k, std::int64_t group,
+                 std::int64_t headdim) {
+  Case c{.dtype = DType::kFloat16};
+  c.lens.clear();
+  for (const std::int64_t keys : lens) c.lens.push_back({1, keys});
+  c.k_form = KForm::kPaged;
+  c.page_size = 64;
+  c.nheads_k = nheads_k;
+  c.group = group;
+  c.headdim = headdim;
+  return c;
+}
+
+/// Lengths around blocks of keys, granules and pages, and one long sequence.
+std::vector<std::int64_t> far_apart(std::int64_t count, std::int64_t longest) {
+  constexpr std::int64_t kLengths[] = {0, 1, 63, 64, 65, 450, 15, 16, 17, 128, 31, 33, 0, 97};
+  std::vector<std::int64_t> lens(kLengths, kLengths + count);
+  lens[static_cast<std::size_t>(count / 2)] = longest;
+  return lens;
+}
+
+/// 132 and 264 blocks: teams of one, two, three, four and six, with one KV head each and with
+/// several.
+std::vector<Case> team_cases() {
+  std::vector<Case> cases;
+  for (const std::int64_t headdim : {64, 128, 256}) {
+    cases.push_back(shared_case(far_apart(7, 3000), 5, 4, headdim));
+    cases.push_back(shared_case(far_apart(6, 3000), 6, 1, headdim));
+    cases.push_back(shared_case(far_apart(9, 2000), 4, 2, headdim));
+    cases.push_back(shared_case(far_apart(12, 1500), 3, 8, headdim));
+    cases.push_back(shared_case(far_apart(5, 5000), 7, 3, headdim));
+  }
+  cases.push_back(shared_case(far_apart(14, 8200), 16, 1, 64));
+  // One head, in parts of nearly every block, and sequences without a key beside it.
+  cases.push_back(shared_case({12000, 3}, 1, 4, 64));
+  cases.push_back(shared_case({0, 12000, 0}, 1, 4, 128));
+  return cases;
+}
+
+/// One feature at a time, with teams of six.
+std::vector<Case> feature_cases() {
+  std::vector<Case> cases;
+  for (const std::int64_t headdim : {64, 128, 256}) {
+    const Case plain = shared_case(far_apart(7, 3000), 6, 2, headdim);
+    const auto add = [&](auto&& change) { change(cases.emplace_back(plain)); };
+    add([](Case& c) { c.dtype = DType::kBFloat16; });
+    add([](Case& c) { c.page_size = 16; });
+    add([](Case& c) {
+      c.k_form = KForm::kCache;
+      c.slack_k = 9;
+      c.kv_layout = Layout::kBhsd;
+    });
+    add([](Case& c) { c.sinks = c.fp32_out = true; });
+    add([](Case& c) { c.window_left = 333; });
+    add([](Case& c) { c.out_layout = Layout::kMisaligned; });
+    add([](Case& c) { c.lse = false; });
+    add([](Case& c) { c.poison = Poison::kInfinity; });
+    add([](Case& c) { c.lens.assign(7, {1, 0}); });
+    add([](Case& c) { c.lens.assign(7, {1, 1000}); });
+    add([](Case& c) {
+      c.causal = true;
+      for (SeqLens& one : c.lens) one = {3, std::max<std::int64_t>(one.k, 3)};
+    });
+    add([](Case& c) {
+      c.append = 2;
+      for (SeqLens& one : c.lens) one.k += 2;
+    });
+    // The general kernel for the same plan.
+    add([](Case& c) { c.page_size = 20; });
+    add([](Case& c) { c.softcap = 7; });
+  }
+  return cases;
+}
+
+std::vector<Case> shared_cases() {
+  std::vector<Case> cases = team_cases();
+  const std::vector<Case> features = feature_cases();
+  cases.insert(cases.end(), features.begin(), features.end());
+  return cases;
+}
+
+/// What the schedule is chosen by: the shapes of a case, and that its lengths are on the device.
+AttentionProblem shapes_of(const Case& c) {
+  std::int64_t longest = 0;
+  for (const SeqLens& one : c.lens) longest = std::max(longest, one.k);
+  const std::int64_t pages = (longest + c.page_size - 1) / c.page_size;
+  AttentionProblem problem;
+  problem.q = problem.out =
+      TensorSpec::contiguous(c.dtype, {c.batch(), c.lens.front().q, c.nheads_q(), c.headdim});
+  problem.k = problem.v =
+      TensorSpec::contiguous(c.dtype, {c.batch() * pages, c.page_size, c.nheads_k, c.headdim});
+  problem.block_table = TensorSpec::contiguous(DType::kInt32, {c.batch(), pages});
+  problem.seqused_k = TensorSpec::contiguous(DType::kInt32, {c.batch()});
+  problem.softcap = c.softcap;
+  return problem;
+}
+
+TEST(DecodeSharedList, HoldsCasesThatBlocksShareOnAnH200) {
+  const ForcedKernel forced("cuda_decode");
+  for (const Case& c : shared_cases()) {
+    ASSERT_EQ(illegal_reason(c), "") << to_line(c);
+    const Result<Explanation> plan = explain(shapes_of(c), *device_from_name("sm_90"));
+    ASSERT_TRUE(plan) << to_line(c) << ": " << plan.status().message();
+    EXPECT_TRUE(std::any_of(plan->notes.begin(), plan->notes.end(),
+                            [](const std::string& note) {
+                              return note.find("blocks share the keys of all sequences evenly") !=
+                                     std::string::npos;
+                            }))
+        << to_line(c) << ": " << plan->configuration;
+  }
+}
+
+class DecodeShared : public ::testing::TestWithParam<Case> {};
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(DecodeShared);
+TEST_P(DecodeShared, MatchTheOracle) { expect_case(GetParam()); }
+INSTANTIATE_TEST_SUITE_P(Gpu, DecodeShared,
+                         ::testing::ValuesIn(for_every_kernel(shared_cases(), DeviceType::kCuda)));
+
+}  // namespace
+}  // namespace foveal::test
