@@ -3,6 +3,7 @@
 // the plan for an H200: teams of blocks of every kind, parts by the dozen, and shares that end
 // everywhere.
 #include <algorithm>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -29,7 +30,8 @@ Case shared_case(std::vector<std::int64_t> lens, std::int64_t nheads_k, std::int
 /// Lengths around blocks of keys, granules and pages, and one long sequence.
 std::vector<std::int64_t> far_apart(std::int64_t count, std::int64_t longest) {
   constexpr std::int64_t kLengths[] = {0, 1, 63, 64, 65, 450, 15, 16, 17, 128, 31, 33, 0, 97};
-  std::vector<std::int64_t> lens(kLengths, kLengths + count);
+  std::vector<std::int64_t> lens;
+  for (std::int64_t i = 0; i < count; ++i) lens.push_back(kLengths[i % std::ssize(kLengths)]);
   lens[static_cast<std::size_t>(count / 2)] = longest;
   return lens;
 }
@@ -46,6 +48,9 @@ std::vector<Case> team_cases() {
     cases.push_back(shared_case(far_apart(5, 5000), 7, 3, headdim));
   }
   cases.push_back(shared_case(far_apart(14, 8200), 16, 1, 64));
+  // A block has many short sequences.
+  cases.push_back(shared_case(far_apart(300, 700), 2, 4, 128));
+  cases.push_back(shared_case(far_apart(1000, 700), 1, 2, 64));
   // One head, in parts of nearly every block, and sequences without a key beside it.
   cases.push_back(shared_case({12000, 3}, 1, 4, 64));
   cases.push_back(shared_case({0, 12000, 0}, 1, 4, 128));
