@@ -10,6 +10,7 @@
 
 #include <cstdint>
 
+#include "cuda/portable/decode/block_barrier.cuh"
 #include "cuda/portable/decode/direct_merge.cuh"
 #include "cuda/portable/decode/direct_stream.cuh"
 #include "cuda/ptx/cluster.cuh"
@@ -159,9 +160,9 @@ class DirectBlock {
   /// Step 4. A warp takes a row, its lanes the quads.
   FOVEAL_DEVICE void merge_warps(const WarpState<kHeaddim, 1>& state) const {
     unsigned char* partials = shared_ + layout_.partials;
-    if (!in_cluster()) __syncthreads();  // the rings are done with
+    if (!in_cluster()) meet();  // the rings are done with
     store_warp_partial<kHeaddim>(state, args_.num_rows, partials + warp() * layout_.partial_bytes);
-    __syncthreads();
+    meet();
     const unsigned char* stats = partials + args_.num_rows * direct_row_bytes(kHeaddim);
 #pragma unroll 1
     for (int row = warp(); row < args_.num_rows; row += num_warps()) {

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 
+#include "cuda/portable/decode/block_barrier.cuh"
 #include "cuda/portable/decode/direct_kernel.cuh"
 #include "cuda/portable/decode/work.cuh"
 #include "cuda/ptx/memory.cuh"
@@ -41,9 +42,9 @@ class DirectTasks {
       used[b] = min_of(read + args.direct.seqlen_new, args.direct.mask.seqlen_k);
       prefix[b + 1] = granules(block_range(keys_of(b))) * args.head_groups;
     }
-    __syncthreads();
+    meet();
     if (threadIdx.x < 32) add_up(prefix, args.batch);
-    __syncthreads();
+    meet();
     const int total = prefix[args.batch];
     const int teams = min_of(total, args.max_teams);
     const int team = args.team.quotient(static_cast<int>(blockIdx.x));
@@ -222,7 +223,7 @@ class SharedDirectBlock {
     unsigned char* partials = shared_ + layout_.partials;
     const int rows = args_.direct.num_rows;
     store_warp_partial<kHeaddim>(state, rows, partials + warp() * layout_.partial_bytes);
-    __syncthreads();
+    meet();
     const unsigned char* stats = partials + rows * direct_row_bytes(kHeaddim);
     const int own_slot = task.whole ? -1 : places().own_slot;
     float* slot = task.whole ? nullptr : slot_of(own_slot);
@@ -241,7 +242,7 @@ class SharedDirectBlock {
         }
       }
     }
-    __syncthreads();  // the part is complete, and the partial results are done with
+    meet();  // the part is complete, and the partial results are done with
     return own_slot;
   }
 
@@ -261,7 +262,7 @@ class SharedDirectBlock {
       while (ptx::load_acquire(flag) != args_.nonce) __nanosleep(20);
       *flag = 0;
     }
-    __syncthreads();
+    meet();
 #pragma unroll 1
     for (int row = warp(); row < args_.direct.num_rows; row += num_warps()) {
       merge_row(count, row);

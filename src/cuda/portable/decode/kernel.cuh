@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "cuda/portable/decode/attend.cuh"
+#include "cuda/portable/decode/block_barrier.cuh"
 #include "cuda/portable/decode/merge.cuh"
 #include "cuda/portable/decode/work.cuh"
 #include "cuda/ptx/cluster.cuh"
@@ -34,7 +35,7 @@ class DecodeBlock {
     TaskList<kRows> tasks(args_, reinterpret_cast<std::int32_t*>(shared_ + layout_.prefix));
     while (!tasks.done()) {
       run_task(tasks.next(), tasks.shares());
-      __syncthreads();  // shared memory is free for the next task
+      meet();  // shared memory is free for the next task
     }
   }
 
@@ -96,7 +97,7 @@ class DecodeBlock {
     if (task.destination == Destination::kCluster) announce_to_cluster(task);
     describe_rows(task);
     wait_for_copies(args_.num_stages - 1);  // of the queries, which were asked for first
-    __syncthreads();
+    meet();
 
     WarpState<kHeaddim, kTiles> state;
     attend_segment<Element, kHeaddim, kTiles>(state, args_, ring, shared_address(layout_.q), rows(),
@@ -176,10 +177,10 @@ class DecodeBlock {
     for (int tile = 0; tile < kTiles; ++tile) {
       const int tile_rows = min_of(stored - tile * kTileRows, kTileRows);
       if (tile_rows <= 0) break;
-      __syncthreads();  // the rings, or the tile before, are done with
+      meet();  // the rings, or the tile before, are done with
       store_warp_partials<kHeaddim, kTiles>(state, tile, tile_rows,
                                             warp_partials() + warp() * kTileRows * kStride);
-      __syncthreads();
+      meet();
       for_each_element(tile_rows, [&](int tile_row, int d) {
         const float* from = warp_partials() + tile_row * kStride;
         const MergedElement merged = merge_partials<kHeaddim>(
@@ -291,7 +292,7 @@ class DecodeBlock {
   FOVEAL_DEVICE void store_unit_result(const Shares& shares) const {
     const Task& task = current_task();
     const UnitParts parts = unit_parts(task, shares);
-    __syncthreads();  // the part is complete, and the warps' partial results are done with
+    meet();  // the part is complete, and the warps' partial results are done with
     if (threadIdx.x == 0) ptx::store_release(args_.flags + parts.slot(task.part), args_.nonce);
     if (!task.merges) return;
     const UnitMerge merge = unit_merge(parts.count);
@@ -305,11 +306,11 @@ class DecodeBlock {
     const int stored = stored_rows(task);
     for (int first_row = 0; first_row < stored; first_row += kTileRows) {
       const int tile_rows = min_of(stored - first_row, kTileRows);
-      __syncthreads();  // the slots are known, the weights of the rows before done with
+      meet();  // the slots are known, the weights of the rows before done with
       for (int row = warp(); row < tile_rows; row += num_warps()) {
         weigh_parts(merge, parts.count, first_row, row);
       }
-      __syncthreads();
+      meet();
       for_each_element(tile_rows, [&](int row, int d) {
         float acc = 0.0f;
 #pragma unroll 8

@@ -8,6 +8,7 @@
 #include "algorithm/range.hpp"
 #include "algorithm/seqlen_info.hpp"
 #include "cuda/portable/decode/args.hpp"
+#include "cuda/portable/decode/block_barrier.cuh"
 #include "cuda/portable/decode/shares.hpp"
 
 namespace foveal::cuda::decode {
@@ -84,9 +85,9 @@ FOVEAL_DEVICE void build_prefix(const DecodeArgs& args, std::int32_t* prefix) {
     const Sequence sequence = sequence_of<kRows>(args, b);
     prefix[b + 1] = unit_granules(args, sequence) * attention.nheads_k * sequence.row_tiles;
   }
-  __syncthreads();
+  meet();
   if (threadIdx.x < 32) add_up(prefix, attention.batch);
-  __syncthreads();
+  meet();
 }
 
 /// The sequence that granule `granule` belongs to: the last b with prefix[b] <= granule.
