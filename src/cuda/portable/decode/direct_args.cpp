@@ -124,6 +124,7 @@ std::optional<SharedDirectArgs> make_shared_direct_args(const DecodeArgs& args, 
   const std::int64_t team_size = std::gcd(heads, num_blocks);
   const std::int64_t groups = heads / team_size;
   const std::int64_t most_parts = args.attention.batch * groups * args.max_splits;
+  const std::int32_t granule_blocks = max_of(args.granule_blocks / kDirectGranules, 1);
   return SharedDirectArgs{
       .direct = *direct,
       .batch = args.attention.batch,
@@ -131,8 +132,8 @@ std::optional<SharedDirectArgs> make_shared_direct_args(const DecodeArgs& args, 
       .team = Divisor(static_cast<std::uint32_t>(team_size)),
       .head_groups = static_cast<std::int32_t>(groups),
       .max_teams = static_cast<std::int32_t>(min_of(num_blocks / team_size, most_parts)),
-      .granule_blocks = max_of(args.granule_blocks / kDirectGranules, 1),
-      .task_granules = kDirectTaskGranules,
+      .granule_blocks = granule_blocks,
+      .task_granules = ceil_div(kDirectTaskBlocks, granule_blocks),
       .partials = args.partials,
       .flags = args.flags,
       .nonce = args.nonce};
