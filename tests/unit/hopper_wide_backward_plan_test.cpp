@@ -217,7 +217,7 @@ TEST(HopperWideBackwardHalves, PlacesOfDifferentHalvesNeverMeet) {
   }
 }
 
-TEST(HopperWideBackwardHalves, ReadersFreeAHalfByTwoArrivalsAWarp) {
+TEST(HopperWideBackwardHalves, ReadersFreeAHalfByAnArrivalALane) {
   for (const wide::HalfRules& rules : all_rules()) {
     for (const int role : {0, 1}) {
       int arrivals[wide::kHalves] = {};
@@ -229,7 +229,7 @@ TEST(HopperWideBackwardHalves, ReadersFreeAHalfByTwoArrivalsAWarp) {
         arrivals[half] += rules.sum_arrivals(half);
       }
       for (int half = 0; half < wide::kHalves; ++half) {
-        EXPECT_EQ(arrivals[half], rules.has(role, half) ? 2 : 0);
+        EXPECT_EQ(arrivals[half], rules.has(role, half) ? wide::kLanes : 0);
       }
     }
   }

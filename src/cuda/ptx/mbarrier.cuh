@@ -15,6 +15,13 @@ FOVEAL_DEVICE void mbarrier_arrive(std::uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];\n" ::"r"(barrier) : "memory");
 }
 
+/// As many at once.
+FOVEAL_DEVICE void mbarrier_arrive(std::uint32_t barrier, std::uint32_t arrivals) {
+  stall();
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;\n" ::"r"(barrier), "r"(arrivals)
+               : "memory");
+}
+
 /// Waits for the end of the phase of that parity and sees what arrived in it. A barrier that was
 /// just initialised lets waits for parity 1 pass.
 FOVEAL_DEVICE void mbarrier_wait(std::uint32_t barrier, std::uint32_t parity) {

@@ -16,4 +16,11 @@ FOVEAL_DEVICE void mbarrier_arrive_remote(std::uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];\n" ::"r"(barrier) : "memory");
 }
 
+/// As many at once.
+FOVEAL_DEVICE void mbarrier_arrive_remote(std::uint32_t barrier, std::uint32_t arrivals) {
+  stall();
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0], %1;\n" ::"r"(barrier), "r"(arrivals)
+               : "memory");
+}
+
 }  // namespace foveal::cuda::ptx

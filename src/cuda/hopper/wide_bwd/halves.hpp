@@ -67,12 +67,12 @@ struct HalfRules {
   [[nodiscard]] FOVEAL_HOST_DEVICE constexpr bool has(int role, int half) const {
     return side == Side::kKeys || role == 1 || half != 2;
   }
-  /// Arrivals a warp of the block's readers, which free it there: two in all.
+  /// Arrivals a warp of the block's readers, which free it there: kLanes in all.
   [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int score_arrivals(int role, int half) const {
-    return half == kOwnHalf && (side == Side::kKeys || role == 0) ? 1 : 2;
+    return half == kOwnHalf && (side == Side::kKeys || role == 0) ? kLanes / 2 : kLanes;
   }
   [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int sum_arrivals(int half) const {
-    return half == kOwnHalf ? 1 : 2;
+    return half == kOwnHalf ? kLanes / 2 : kLanes;
   }
 
   /// The blocks that one copy serves, by the bits of their ranks, and the rank of who asks for it.

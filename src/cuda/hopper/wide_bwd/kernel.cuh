@@ -17,7 +17,6 @@ namespace foveal::cuda::hopper::wide_bwd {
 /// One thread calls it.
 template <class Shape>
 FOVEAL_DEVICE void init_barriers(typename Shape::SharedMemory& smem, int rank) {
-  constexpr unsigned kWarps = 4;
   ptx::mbarrier_init(address_of(smem.held_full), 1);
   for (int half = 0; half < kHalves; ++half) {
     const bool copies = Shape::halves().copier(rank, half) == rank;
@@ -25,15 +24,15 @@ FOVEAL_DEVICE void init_barriers(typename Shape::SharedMemory& smem, int rank) {
     for (int i = 0; i < Shape::halves().places(half); ++i) {
       const int stage = Shape::halves().place(half, i).stage;
       ptx::mbarrier_init(address_of(smem.streamed_full[stage]), 1);
-      ptx::mbarrier_init(address_of(smem.streamed_empty[stage]), 2 * kWarps * blocks);
+      ptx::mbarrier_init(address_of(smem.streamed_empty[stage]), kGroupThreads * blocks);
     }
   }
   ptx::mbarrier_init(address_of(smem.weights_in_full), 1);  // and the bytes
-  ptx::mbarrier_init(address_of(smem.weights_in_empty), kWarps);
-  ptx::mbarrier_init(address_of(smem.weights_full), kWarps);
-  ptx::mbarrier_init(address_of(smem.weights_empty), kWarps);
-  ptx::mbarrier_init(address_of(smem.gradients_full), rank % 2 == 0 ? 1 : kWarps);
-  ptx::mbarrier_init(address_of(smem.gradients_empty), 2 * kWarps);
+  ptx::mbarrier_init(address_of(smem.weights_in_empty), kGroupThreads / kLanes);
+  ptx::mbarrier_init(address_of(smem.weights_full), kGroupThreads);
+  ptx::mbarrier_init(address_of(smem.weights_empty), kGroupThreads);
+  ptx::mbarrier_init(address_of(smem.gradients_full), rank % 2 == 0 ? 1 : kGroupThreads);
+  ptx::mbarrier_init(address_of(smem.gradients_empty), 2 * kGroupThreads);
   ptx::fence_mbarrier_init();
 }
 

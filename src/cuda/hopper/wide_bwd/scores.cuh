@@ -123,7 +123,7 @@ class Scores {
     }
 #pragma unroll
     for (int i = 0; i < Shape::kPlan.held_in_registers; ++i) {
-      release_half<Shape>(smem_, rank_, kOwnHalf, Shape::kStages - 1 - i, 2);
+      release_half<Shape>(smem_, rank_, kOwnHalf, Shape::kStages - 1 - i, kLanes, 1);
     }
   }
 
@@ -136,11 +136,11 @@ class Scores {
     ptx::mbarrier_wait(address_of(smem_.streamed_full[early.stage]), early.parity);
     multiply_half<kSteps>(s, smem_.held_other(), smem_.streamed(early.stage));
     ptx::wgmma_wait<1>();
-    release_half<Shape>(smem_, rank_, kOwnHalf, own.stage,
+    release_half<Shape>(smem_, rank_, kOwnHalf, own.stage, 1,
                         Shape::halves().score_arrivals(kRole, kOwnHalf));
     ptx::wgmma_wait<0>();
     ptx::hold_registers(s);
-    release_half<Shape>(smem_, rank_, kEarly, early.stage,
+    release_half<Shape>(smem_, rank_, kEarly, early.stage, 1,
                         Shape::halves().score_arrivals(kRole, kEarly));
   }
   /// Products kFirst to kFirst + kSteps - 1.
@@ -223,8 +223,7 @@ class Scores {
       ptx::mbarrier_wait(address_of(smem_.weights_empty), round ^ 1);
 #pragma unroll
       for (int i = 0; i < 4; ++i) smem_.weights[i][thread_] = fragment(&p[8 * i]);
-      __syncwarp();
-      release(smem_.weights_full, 1);
+      arrive(smem_.weights_full);
     }
   }
 
@@ -248,10 +247,10 @@ class Scores {
       for (int e = 0; e < 8; ++e) ds[8 * i + e] *= p[e];
     }
     __syncwarp();
-    if (thread_ % 32 == 0) {
+    if (thread_ % kLanes == 0) {
       ptx::mbarrier_arrive_remote(peer_address(smem_.weights_in_empty));
     }
-    if (kKeys) release(smem_.weights_full, 1);
+    if (kKeys) arrive(smem_.weights_full);
     if (masked) hide(ds, first);
     const std::uint32_t full = peer_address(smem_.gradients_full);
     const std::uint32_t to = peer_address(smem_.gradients[0][thread_]);
@@ -265,8 +264,7 @@ class Scores {
                         __uint_as_float(four.w)},
                        full);
     }
-    __syncwarp();
-    release(smem_.gradients_full, 1);
+    arrive(smem_.gradients_full);
   }
 
   /// The thread's part of 16 streamed rows as the left factor of a product.

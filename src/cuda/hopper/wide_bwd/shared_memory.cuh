@@ -98,19 +98,21 @@ FOVEAL_DEVICE std::uint32_t address_of(const T& variable) {
   return ptx::shared_address(&variable);
 }
 
-/// `arrivals` a warp.
-FOVEAL_DEVICE void release(std::uint64_t& empty, int arrivals) {
-  if (static_cast<int>(threadIdx.x) % 32 < arrivals) ptx::mbarrier_arrive(address_of(empty));
-}
+/// Of the calling lane, for what it has itself read or written: a warp arrives kLanes times. One
+/// arrival after __syncwarp would order as much, but racecheck does not follow that.
+FOVEAL_DEVICE void arrive(std::uint64_t& barrier) { ptx::mbarrier_arrive(address_of(barrier)); }
 
-/// Of a streamed half, also for the block that copies it.
+/// `arrivals` of each of the warp's first `lanes` lanes: they have read a streamed half. Also for
+/// the block that copies it.
 template <class Shape>
 FOVEAL_DEVICE void release_half(typename Shape::SharedMemory& smem, int rank, int half, int stage,
-                                int arrivals) {
-  release(smem.streamed_empty[stage], arrivals);
+                                int lanes, int arrivals) {
+  const std::uint32_t empty = address_of(smem.streamed_empty[stage]);
+  const bool arrives = static_cast<int>(threadIdx.x) % kLanes < lanes;
+  if (arrives) ptx::mbarrier_arrive(empty, arrivals);
   const int copier = Shape::halves().copier(rank, half);
-  if (copier != rank && static_cast<int>(threadIdx.x) % 32 < arrivals) {
-    ptx::mbarrier_arrive_remote(ptx::mapa(address_of(smem.streamed_empty[stage]), copier));
+  if (copier != rank && arrives) {
+    ptx::mbarrier_arrive_remote(ptx::mapa(empty, copier), arrivals);
   }
 }
 

@@ -43,7 +43,7 @@ class Sum {
       const unsigned char* streamed = smem_.streamed(at.stage);
       if (work.has_unreadable(tiles.first())) clear_unreadable(streamed, tiles.first());
       multiply(sums, factors, streamed);
-      release_half<Shape>(smem_, rank_, half, at.stage, Shape::halves().sum_arrivals(half));
+      release_half<Shape>(smem_, rank_, half, at.stage, 1, Shape::halves().sum_arrivals(half));
     }
   }
 
@@ -65,11 +65,14 @@ class Sum {
       factors[i][2] = four.z;
       factors[i][3] = four.w;
     }
-    __syncwarp();
-    if (weights) {
-      release(smem_.weights_empty, 1);
-    } else if (thread_ % 32 == 0) {
-      ptx::mbarrier_arrive_remote(ptx::mapa(address_of(smem_.gradients_empty), rank_ | 1));
+    std::uint64_t& empty = weights ? smem_.weights_empty : smem_.gradients_empty;
+    if (weights || rank_ % 2 == 1) {
+      arrive(empty);
+    } else {
+      __syncwarp();
+      if (thread_ % kLanes == 0) {
+        ptx::mbarrier_arrive_remote(ptx::mapa(address_of(empty), rank_ + 1), kLanes);
+      }
     }
   }
 

@@ -14,6 +14,8 @@ using cuda::bwd::Side;
 
 /// Threads of a warpgroup.
 inline constexpr int kGroupThreads = 128;
+/// Threads of a warp, and its arrivals at a barrier.
+inline constexpr int kLanes = 32;
 /// Rows of a pair's held tile and of a streamed one: those of one wgmma.
 inline constexpr int kTileRows = 64;
 
