@@ -1,5 +1,4 @@
 // What hopper_fwd plans from shapes and a GPU's description, and what it refuses.
-#include <cmath>
 #include <cstdint>
 #include <string>
 
@@ -99,41 +98,6 @@ TEST(HopperForwardPlan, RowsAreSpreadWhereTheLongestTileDecides) {
   problem.window_size_left = 256;
   problem.window_size_right = 0;
   EXPECT_FALSE(is_spread(problem)) << "rows far apart share no keys";
-}
-
-/// Up to its limit, `share` of the cap, a polynomial is tanh to 2^-12.
-template <std::size_t kTerms>
-void expect_capped(const hopper::CapPolynomial<kTerms>& polynomial, double scale, double softcap,
-                   double share) {
-  constexpr double kLog2E = 1.4426950408889634;
-  const double limit = std::sqrt(static_cast<double>(polynomial.max_square));
-  EXPECT_NEAR(limit * scale / softcap, share, 1e-5);
-  for (int i = 1; i <= 100; ++i) {
-    const double x = limit * i / 100;
-    double slope = 0;
-    for (std::size_t term = kTerms; term > 0; --term) {
-      slope = slope * x * x + static_cast<double>(polynomial.terms[term - 1]);
-    }
-    const double exact = softcap * kLog2E * std::tanh(scale * x / softcap);
-    EXPECT_NEAR(slope * x / exact, 1, 0x1p-12) << softcap << " " << scale << " " << x;
-  }
-}
-
-TEST(HopperForwardPlan, LowScoresAreCappedByPolynomials) {
-  for (const double softcap : {0.5, 5.0, 30.0, 50.0, 1000.0}) {
-    for (const double scale : {0.01, 0.088, 1.0}) {
-      const hopper::LowScores low =
-          hopper::low_scores(static_cast<float>(scale), static_cast<float>(softcap));
-      expect_capped(low.cubic, scale, softcap, 0.34);
-      expect_capped(low.quintic, scale, softcap, 0.75);
-    }
-  }
-  for (const hopper::LowScores& none :
-       {hopper::low_scores(1.0f, 0.0f), hopper::low_scores(-1.0f, 30.0f),
-        hopper::low_scores(1e30f, 1e-3f)}) {
-    EXPECT_LT(none.cubic.max_square, 0);
-    EXPECT_LT(none.quintic.max_square, 0);
-  }
 }
 
 TEST(HopperForwardPlan, PlansWhatRunsOnOddPointers) {

@@ -6,6 +6,7 @@
 #if defined(FOVEAL_WITH_HOPPER)
 
 #include "cuda/hopper/forward_rules.hpp"
+#include "cuda/hopper/fwd/score_cap.hpp"
 #include "cuda/portable/decode/launch.hpp"
 #include "plan/kernel_table.hpp"
 
@@ -67,8 +68,8 @@ void set_options(const planner::LaunchContext& context, ForwardArgs& args) {
   const AttentionGeometry& geometry = context.geometry;
   args.window = {narrow(geometry.window.left), narrow(geometry.window.right)};
   args.scale_first = scales_first(problem, geometry);
-  args.scale_first_factor = geometry.softmax_scale / (problem.softcap > 0 ? problem.softcap : 1.0f);
-  args.low_scores = low_scores(geometry.softmax_scale, problem.softcap);
+  args.scale_log2 = geometry.softmax_scale * 1.4426950408889634f;
+  if (problem.softcap > 0) args.cap = score_cap(geometry.softmax_scale, problem.softcap);
   const TensorSpec& out = problem.out;
   void* data = context.tensors.out;
   args.out_whole_units =

@@ -1,8 +1,5 @@
 #include "cuda/hopper/forward_rules.hpp"
 
-#include <array>
-#include <cstddef>
-
 #include "core/format.hpp"
 #include "core/integer.hpp"
 #include "cuda/device_rules.hpp"
@@ -22,20 +19,6 @@ constexpr double kReadShare = 0.7;
 
 /// Bytes of L2 cache that the keys of one section of heads may fill.
 constexpr std::int64_t kSectionBytes = 32 << 20;
-
-/// From a polynomial in (factor x)^2 that holds up to `limit` of factor x.
-template <std::size_t kTerms>
-CapPolynomial<kTerms> cap_polynomial(const std::array<double, kTerms>& terms, double limit,
-                                     double scale, double factor) {
-  constexpr double kLog2E = 1.4426950408889634;
-  CapPolynomial<kTerms> polynomial;
-  polynomial.max_square = static_cast<float>(limit / factor * (limit / factor));
-  double power = scale * kLog2E;
-  for (std::size_t i = 0; i < kTerms; ++i, power *= factor * factor) {
-    polynomial.terms[i] = static_cast<float>(terms[i] * power);
-  }
-  return polynomial;
-}
 
 /// Keys that a row sees at most, rounded up to blocks.
 std::int64_t max_seen_keys(const AttentionGeometry& geometry, const TileRate& tile) {
@@ -146,23 +129,6 @@ ForwardSchedule schedule_tiles(const AttentionProblem& problem, const AttentionG
 
 bool scales_first(const AttentionProblem& problem, const AttentionGeometry& geometry) {
   return problem.softcap > 0 || !(geometry.softmax_scale > 0);
-}
-
-LowScores low_scores(float softmax_scale, float softcap) {
-  // tanh(x) / x for |x| up to a limit as a polynomial in x^2; relative error 2.2e-4 (minimax).
-  constexpr double kCubicLimit = 0.34;
-  constexpr std::array kCubic = {0.99978781, -0.31854132};
-  constexpr double kQuinticLimit = 0.75;
-  constexpr std::array kQuintic = {0.9997851998754242, -0.3262967197121722, 0.09735547757938319};
-  constexpr double kLeast = 1e-6;
-  constexpr double kMost = 1e6;
-  LowScores low;
-  const double scale = softmax_scale;
-  const double factor = scale / softcap;
-  if (!(softcap > 0) || !(factor >= kLeast && factor <= kMost)) return low;
-  low.cubic = cap_polynomial(kCubic, kCubicLimit, scale, factor);
-  low.quintic = cap_polynomial(kQuintic, kQuinticLimit, scale, factor);
-  return low;
 }
 
 double predict_tiles(const AttentionProblem& problem, const AttentionGeometry& geometry,

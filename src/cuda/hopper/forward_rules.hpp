@@ -37,9 +37,6 @@ void plan_stand_in(const AttentionProblem& problem, const AttentionGeometry& geo
 /// there is a softcap, or where it is not > 0.
 [[nodiscard]] bool scales_first(const AttentionProblem& problem, const AttentionGeometry& geometry);
 
-/// Nothing is low where there is no softcap, or where coefficients would leave fp32.
-[[nodiscard]] LowScores low_scores(float softmax_scale, float softcap);
-
 /// A tile, and how fast multiprocessors go through it.
 struct TileRate {
   int m = 0;

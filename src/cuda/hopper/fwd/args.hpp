@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "algorithm/mask.hpp"
+#include "core/host_device.hpp"
 #include "cuda/attention_args.hpp"
 #include "cuda/runtime/tensor_map.hpp"
 
@@ -25,18 +26,31 @@ struct ForwardSchedule {
   bool spread = false;
 };
 
+/// Weights that a lane adds up of a row and block, at most.
+inline constexpr int kMaxLaneKeys = 32;
+
 /// An odd polynomial in place of softcap's tanh, everything that is constant multiplied into its
 /// coefficients: a score in the exponent's unit is x (terms[0] + terms[1] x^2 + ...), with x = q.k.
+/// Its last coefficient has the first one's sign: like tanh, it is monotone.
 template <std::size_t kTerms>
 struct CapPolynomial {
-  float max_square = -1.0f;  ///< Of x, up to which it holds; < 0: for no score.
+  float limit = 0;  ///< Of |x|, up to which it holds.
+  /// It may take the place of tanh in a block where the sums of 2^score that a lane has of a row
+  /// are between these: no score is above what it holds for, and those below don't count.
+  float min_sum = 0;
+  float max_sum = -1.0f;
   float terms[kTerms] = {};
+
+  [[nodiscard]] FOVEAL_HOST_DEVICE bool is_usable() const { return max_sum > min_sum; }
 };
 
-/// softcap of scores that are well below the cap, without the special-function unit.
-struct LowScores {
-  CapPolynomial<2> cubic;
+/// softcap of scores, which are in the exponent's unit.
+struct ScoreCap {
+  float max_log2 = 0;  ///< The cap; 0: there is none.
+  float double_max_log2 = 0;
+  float double_factor_log2 = 0;  ///< tanh(z): 2 to this times q.k is e^(2 z).
   CapPolynomial<3> quintic;
+  CapPolynomial<5> ninth;
 };
 
 struct ForwardArgs {
@@ -50,10 +64,10 @@ struct ForwardArgs {
   /// where every tile has a block of its own.
   unsigned long long* begun = nullptr;
   std::uint32_t nonce = 0;
-  std::int32_t box_rows = 0;     ///< Keys that one copy brings: a whole block, or a part of a page.
-  bool scale_first = false;      ///< Before the softmax, not in its exponent.
-  float scale_first_factor = 0;  ///< softmax_scale, over softcap where there is one.
-  LowScores low_scores;
+  std::int32_t box_rows = 0;  ///< Keys that one copy brings: a whole block, or a part of a page.
+  bool scale_first = false;   ///< Before the softmax, not in its exponent.
+  float scale_log2 = 0;       ///< softmax_scale in the exponent's unit.
+  ScoreCap cap;
   bool out_whole_units = false;  ///< Out's rows are whole aligned units of 16 bytes.
   bool out_in_pairs = false;     ///< Two adjacent elements of out can be stored at once.
 };

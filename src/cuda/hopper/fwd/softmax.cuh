@@ -8,10 +8,10 @@
 
 #include "algorithm/online_softmax.hpp"
 #include "cuda/hopper/fwd/args.hpp"
+#include "cuda/hopper/fwd/cap_scores.cuh"
 #include "cuda/hopper/fwd/shared_memory.cuh"
 #include "cuda/ptx/math.cuh"
 #include "cuda/ptx/matrix.cuh"
-#include "cuda/ptx/tanh.cuh"
 
 namespace foveal::cuda::hopper {
 
@@ -43,16 +43,22 @@ struct RowStates {
   }
 };
 
-/// Scores leave their unit, q.k: scaled, then capped.
+/// q.k become scores in the exponent's unit: scaled, then capped.
 template <int kCount>
 FOVEAL_DEVICE void scale_and_cap(float (&s)[kCount], const ForwardArgs& args) {
-  const float softcap = args.attention.score.softcap;
-  const float factor = args.scale_first_factor;
+  if (args.cap.max_log2 == 0) {
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) s[i] *= factor;
-  if (softcap == 0) return;
+    for (int i = 0; i < kCount; ++i) s[i] *= args.scale_log2;
+    return;
+  }
+  // In parts, behind branches that are never taken (a lane has fewer scores than a tile has rows):
+  // the compiler would else begin more of them at once than it has registers.
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) s[i] = softcap * ptx::tanh_approx(s[i]);
+  for (int begin = 0; begin < kCount; begin += 16) {
+    if (begin > 0 && begin >= args.schedule.tile_m) break;
+#pragma unroll
+    for (int i = begin; i < min_of(begin + 16, kCount); ++i) s[i] = cap_score(s[i], args.cap);
+  }
 }
 
 /// `row` is the thread's first row, `key` its first key.

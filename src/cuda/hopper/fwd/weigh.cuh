@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "cuda/hopper/fwd/low_scores.cuh"
+#include "cuda/hopper/fwd/cap_scores.cuh"
 #include "cuda/hopper/fwd/recover.cuh"
 #include "cuda/hopper/fwd/softmax.cuh"
 
@@ -21,15 +21,16 @@ template <class Shape>
 class Weigher {
  public:
   static constexpr ForwardTile kTile = Shape::kTile;
+  static_assert(kTile.n / 4 <= kMaxLaneKeys);
   using Scores = float[kTile.n / 2];
 
   FOVEAL_DEVICE Weigher(const ForwardArgs& args) : args_(args) {
-    factor_log2_ = kTile.capped ? kLog2E : args.attention.score.softmax_scale * kLog2E;
+    factor_log2_ = kTile.capped ? 1.0f : args.attention.score.softmax_scale * kLog2E;
   }
 
   /// Of a tile's first block; no weight exceeds 1.
   FOVEAL_DEVICE void begin(const ScoreBlock<Shape>& block, Scores& s, RowStates& state) {
-    method_ = kTile.capped && args_.low_scores.cubic.max_square > 0 ? kCubic : kExact;
+    method_ = first_method();
     block.finish_scores(args_, s);
     begin_rows(state, s);
     exponentiate(s, state, factor_log2_);
@@ -58,8 +59,13 @@ class Weigher {
   }
 
  private:
-  /// How softcap's tanh is computed in blocks without a mask.
-  enum Method : int { kExact, kQuintic, kCubic };
+  /// How scores are capped in blocks without a mask.
+  enum Method : int { kExact, kNinth, kQuintic };
+
+  FOVEAL_DEVICE int first_method() const {
+    if (!kTile.capped || !args_.cap.ninth.is_usable()) return kExact;
+    return args_.cap.quintic.is_usable() ? kQuintic : kNinth;
+  }
 
   /// Rows without a key so far take this block's maximum; their sums and accumulators are 0. A
   /// row's maximum depends on that row alone, here and below.
@@ -78,10 +84,10 @@ class Weigher {
   /// right.
   FOVEAL_DEVICE void weigh(const ScoreBlock<Shape>& block, Scores& s, RowStates& state, bool begun,
                            int method, float (&sum)[2]) {
-    if (method == kCubic) {
-      weigh_low(s, state, args_.low_scores.cubic, sum);
-    } else if (method == kQuintic) {
-      weigh_low(s, state, args_.low_scores.quintic, sum);
+    if (method == kQuintic) {
+      weigh_capped(s, state, args_.cap.quintic, sum);
+    } else if (method == kNinth) {
+      weigh_capped(s, state, args_.cap.ninth, sum);
     } else {
       block.finish_scores(args_, s);
       if (!begun) begin_rows(state, s);
@@ -90,13 +96,16 @@ class Weigher {
     }
   }
   template <std::size_t kTerms>
-  FOVEAL_DEVICE void weigh_low(Scores& s, RowStates& state, const CapPolynomial<kTerms>& cap,
-                               float (&sum)[2]) {
-    const LowRows rows = exponentiate_low(s, state, cap);
+  FOVEAL_DEVICE void weigh_capped(Scores& s, const RowStates& state,
+                                  const CapPolynomial<kTerms>& polynomial, float (&sum)[2]) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const bool right = rows.square[half] <= cap.max_square;
-      sum[half] = right ? rows.sum[half] : -algorithm::kNegativeInfinity;
+      const float max_log2 = state.max_log2[half];
+      sum[half] = exponentiate_capped_row(s, half, max_log2, polynomial);
+      const float one = ptx::exp2_approx(-max_log2);  // the weight of a score of 0
+      if (!(sum[half] >= polynomial.min_sum * one && sum[half] <= polynomial.max_sum * one)) {
+        sum[half] = -algorithm::kNegativeInfinity;
+      }
     }
   }
 

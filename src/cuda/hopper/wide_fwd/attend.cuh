@@ -22,7 +22,7 @@ class WideConsumer {
         group_(group),
         rank_(static_cast<int>(ptx::cluster_ctarank())),
         partner_(smem, __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0) - 4) {
-    factor_log2_ = args.scale_first ? kLog2E : args.attention.score.softmax_scale * kLog2E;
+    factor_log2_ = args.scale_first ? 1.0f : args.attention.score.softmax_scale * kLog2E;
   }
 
   FOVEAL_DEVICE void attend(const WorkTile& work, std::uint32_t q_parity) {
