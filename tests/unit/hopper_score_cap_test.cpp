@@ -17,7 +17,7 @@ using hopper::ScoreCap;
 
 constexpr double kLog2E = 1.4426950408889634;
 /// Of a score in natural units, whatever the cap.
-constexpr double kMaxError = 1.5e-5;
+constexpr double kMaxError = 8e-6;
 
 ScoreCap score_cap(double scale, double softcap) {
   return hopper::score_cap(static_cast<float>(scale), static_cast<float>(softcap));

@@ -14,7 +14,7 @@ constexpr double kPi = 3.141592653589793;
 
 /// Of a score by a polynomial, absolute, in natural units; and of the sum of a lane's weights,
 /// relative, by scores that are too low for it.
-constexpr double kMaxError = 1.5e-5;
+constexpr double kMaxError = 8e-6;
 /// Beyond it tanh / z is no longer smooth enough for a few terms.
 constexpr double kMaxLimit = 1.0;
 /// A sum that a lane's weights reach unless most scores are well below 0: without it a polynomial
