@@ -128,8 +128,9 @@ TEST(HopperBackwardPlan, WorkspaceIsFp32SumsOfDqAndTwoNumbersARow) {
   EXPECT_EQ(config.workspace.at(0).bytes, 2 * 4096 * 4 * 8);
   EXPECT_EQ(config.workspace.at(1).bytes, 0);
   EXPECT_EQ(config.workspace.at(2).bytes, 0);
-  EXPECT_EQ(config.workspace.at(3).bytes, 16) << "tickets";
+  EXPECT_EQ(config.workspace.at(3).bytes, 16 + 2 * (4096 / 64) * 4 * 8) << "tickets, additions";
   EXPECT_EQ(config.workspace.at(4).bytes, std::int64_t{2} * 4096 * 4 * 128 * 4);
+  EXPECT_EQ(configure(dense_problem(4096, 192)).workspace.at(3).bytes, 16) << "tickets";
 }
 
 TEST(HopperBackwardPlan, DeterministicCountsTurnsOfEveryTileOfDq) {
@@ -242,7 +243,8 @@ TEST(HopperBackwardPlan, EveryTileOfKeysComesOnceTheFirstOfAHeadFirst) {
   }
 }
 
-// A tile's turn to add to a tile of rows is the number of tiles before it that add there as well.
+// A tile's turn to add to a tile of rows is the number of tiles before it that add there as well;
+// together they are what the conversion waits for.
 TEST(HopperBackwardPlan, TurnsCountTheTilesThatAddBefore) {
   std::mt19937 random(11);
   const auto draw = [&](std::int32_t max) { return std::uniform_int_distribution{0, max}(random); };
@@ -266,6 +268,12 @@ TEST(HopperBackwardPlan, TurnsCountTheTilesThatAddBefore) {
             << mask.seqlen_q << " x " << mask.seqlen_k << ", window " << left << ", " << right
             << ", leftpad " << leftpad << ", tile " << block << ", rows from " << m_block * tile.m;
       }
+    }
+    for (std::int32_t m_block = 0; m_block * tile.m < mask.seqlen_q; ++m_block) {
+      ASSERT_EQ(bwd::dq_additions(tile, mask, leftpad, m_block * tile.m),
+                added.at(static_cast<std::size_t>(m_block)))
+          << mask.seqlen_q << " x " << mask.seqlen_k << ", window " << left << ", " << right
+          << ", leftpad " << leftpad << ", rows from " << m_block * tile.m;
     }
   }
 }

@@ -1,6 +1,6 @@
-// Additions of whole pieces of shared memory to global memory by the copy engine (sm_90 and newer),
-// in groups of the thread that asks for them. What other threads wrote there is seen after their
-// fence_proxy_async (tma.cuh) and a barrier.
+// Additions and stores of whole pieces of shared memory to global memory by the copy engine (sm_90
+// and newer), in groups of the thread that asks for them. What other threads wrote there is seen
+// after their fence_proxy_async (tma.cuh) and a barrier.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,14 @@ FOVEAL_DEVICE void bulk_reduce_add(float* to, std::uint32_t from, std::uint32_t 
       : "memory");
 }
 
-/// Closes the group of the calling thread's additions since the last commit.
+/// to[i] = from[i], as bulk_reduce_add.
+FOVEAL_DEVICE void bulk_store(float* to, std::uint32_t from, std::uint32_t bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n" ::"l"(to), "r"(from),
+               "r"(bytes)
+               : "memory");
+}
+
+/// Closes the group of the calling thread's additions and stores since the last commit.
 FOVEAL_DEVICE void bulk_commit() { asm volatile("cp.async.bulk.commit_group;\n" ::: "memory"); }
 
 /// Waits until all but the kPending youngest groups have read their shared memory.

@@ -19,6 +19,9 @@ struct Softcap {
   [[nodiscard]] FOVEAL_HOST_DEVICE constexpr bool is_on() const { return cap_log2 > 0; }
 };
 
+/// An addition that has begun, in a count of those that are done.
+inline constexpr std::uint64_t kBegun = std::uint64_t{1} << 32;
+
 struct GradientArgs {
   TensorMap q;  ///< (column, row, head, sequence); packed: one sequence.
   TensorMap dout;
@@ -35,6 +38,9 @@ struct GradientArgs {
   /// How many tiles of keys have added to each tile of dq's sums, [nheads_q, row_tiles,
   /// num_adders()]; null where their order does not matter.
   std::uint64_t* turns = nullptr;
+  /// The same whether or not it matters, but for wide heads. Without an order, those that have
+  /// begun are counted too, kBegun each.
+  std::uint64_t* additions = nullptr;
   std::int32_t key_tiles = 0;  ///< Of all KV heads, at most.
   /// Gradients of the operands' type whose rows are whole, aligned units of 16 bytes.
   bool dq_in_units = false;

@@ -97,12 +97,13 @@ KernelConfig configure(const AttentionProblem& problem, const AttentionGeometry&
   if (!tile.is_wide()) config.num_blocks = min_of<std::int64_t>(device.num_sms, blocks);
   const std::int64_t rows = row_tiles(geometry);
   const std::int64_t sums_tiles = geometry.nheads_q * rows;
-  const std::int64_t turns = problem.deterministic ? sums_tiles * tile.num_adders() : 0;
+  const bool counts = !tile.is_wide() || problem.deterministic;
+  const std::int64_t additions = counts ? sums_tiles * tile.num_adders() : 0;
   config.workspace = {
       {"lse and delta", 8 * geometry.total_q * geometry.nheads_q},
       {"key tiles", list_bytes(geometry.packed_k, key_tiles(geometry))},
       {"row tiles", list_bytes(geometry.packed_q, rows)},
-      {"counters", 8 * round_up<std::int64_t>(kFirstTurn + turns, 2)},
+      {"counters", 8 * round_up<std::int64_t>(kFirstAddition + additions, 2)},
       {"dq in fp32", 4 * sums_tiles * tile.dq_floats()},
   };
   plan_portable_backward(problem, geometry, device, config);

@@ -22,13 +22,13 @@ enum class Part : std::size_t {
   kStats = 0,     ///< float2 [nheads_q, total_q]: lse in log2 units, delta - dlse
   kKeyTiles = 1,  ///< TileList of packed k
   kRowTiles = 2,  ///< TileList of packed q
-  kCounters = 3,  ///< Counters: tickets, and whose turn it is to add to a tile of dq's sums
+  kCounters = 3,  ///< Counters: tickets, and additions to the tiles of dq's sums
   kDqSums = 4,    ///< fp32 [nheads_q, row_tiles, m, d], within a tile by dq_place()
 };
 
-/// Of 64 bits: the first two are the tickets' line; where the sums' order matters there follow
-/// num_adders() a tile of dq's sums.
-inline constexpr std::int64_t kFirstTurn = 2;
+/// Of 64 bits: the first two are the tickets' line; there follow num_adders() a tile of dq's sums,
+/// where heads are wide only if the sums' order matters.
+inline constexpr std::int64_t kFirstAddition = 2;
 
 /// The tile that takes a problem with heads up to kMaxHeaddim.
 [[nodiscard]] const BackwardTile& backward_tile(const AttentionGeometry& geometry);

@@ -4,93 +4,167 @@
 #include <cstdint>
 
 #include "cuda/hopper/bwd/args.hpp"
+#include "cuda/hopper/bwd/epilogue.cuh"
 #include "cuda/hopper/bwd/tile_config.hpp"
+#include "cuda/hopper/bwd/work.cuh"
 #include "cuda/portable/bwd/epilogue.cuh"
 #include "cuda/portable/bwd/held_tile.cuh"
 #include "cuda/ptx/grid_order.cuh"
+#include "cuda/ptx/memory.cuh"
 
 namespace foveal::cuda::hopper::bwd {
 
 inline constexpr int kConvertThreads = 256;
+/// Loads of a count, a microsecond each, before a block waits for the whole launch of the products.
+inline constexpr int kConvertPolls = 1000;
 
-/// dq = softmax_scale * sums of 8 columns of a row.
-FOVEAL_DEVICE void convert_row(const GradientArgs& args, const cuda::bwd::OperandRows& dq, int row,
-                               int column, const float (&sums)[8]) {
+/// A tile of rows of a query head, and its fp32 sums.
+struct SumsTile {
+  cuda::bwd::HeldTile tile;
+  std::int64_t index = 0;  ///< Among the sums.
+  int additions = 0;       ///< By tiles of keys; 0 where the rows see nothing.
+};
+
+/// The tile that a block has, in the order in which the products end with tiles of rows; none is
+/// present beyond what packed sequences have.
+template <class Config>
+FOVEAL_DEVICE SumsTile find_sums_tile(const GradientArgs& args, std::uint32_t index) {
+  constexpr BackwardTile kTile = Config::tile;
+  const cuda::bwd::BackwardArgs& backward = args.backward;
+  const int heads = backward.attention.nheads_q;
+  const bool packed = backward.rows.entries != nullptr;
+  const KeyTileOrder order{.blocks = packed ? args.row_tiles : args.row_blocks,
+                           .pairs = packed ? heads : heads * backward.attention.batch,
+                           .section = args.order.section * backward.attention.qhead_per_khead};
+  const KeyTilePlace place = key_tile_place(order, index);
+  cuda::bwd::TileEntry entry{place.pair / heads, place.block};
+  if (packed) {
+    if (place.block >= backward.rows.entries[0].b) return {};
+    entry = backward.rows.entries[1 + place.block];
+  }
+  const int head = place.pair % heads;
+  SumsTile found;
+  found.tile = cuda::bwd::tile_of_entry<cuda::bwd::Side::kRows, kTile.m>(backward, entry, head);
+  const int first_tile = packed ? packed_row_tile(kTile, found.tile.sequence.q_begin, entry.b)
+                                : entry.b * args.row_blocks;
+  found.index = static_cast<std::int64_t>(head) * args.row_tiles + first_tile + entry.block;
+  const auto lengths =
+      algorithm::basic_seqlen_info<std::int32_t>(backward.attention.lengths, entry.b);
+  const algorithm::BasicMask<std::int32_t> mask{lengths.seqlen_q,
+                                                lengths.seqlen_k,
+                                                {narrow(backward.attention.score.window.left),
+                                                 narrow(backward.attention.score.window.right)}};
+  found.additions = dq_additions(kTile, mask, lengths.leftpad_k, found.tile.first);
+  return found;
+}
+
+/// Waits until the products have made so many additions to the sums. All threads call it.
+FOVEAL_DEVICE void wait_for_additions(const std::uint64_t* additions, int count) {
+  if (threadIdx.x == 0) {
+    int poll = 0;
+    while (static_cast<std::uint32_t>(ptx::load_acquire(additions)) !=
+           static_cast<std::uint32_t>(count)) {
+      if (++poll == kConvertPolls) {
+        ptx::wait_for_grid_before();
+        break;
+      }
+      __nanosleep(500);
+    }
+  }
+  __syncthreads();
+}
+
+/// 16 rows of a piece of 64 columns, as a warp of a consumer has held them: of every 8 columns the
+/// lane's two of row `row` and of row + 8.
+struct PieceRows {
+  int row;     ///< Of the sequence.
+  int column;  ///< The first.
+  bool stored[2];
+};
+
+FOVEAL_DEVICE void store_piece(const GradientArgs& args, const cuda::bwd::OperandRows& dq,
+                               const PieceRows& at, const float4 (&sums)[8]) {
   const float scale = args.backward.attention.score.softmax_scale;
   const cuda::bwd::GradientInfo& info = args.backward.dq_info;
-  const std::int64_t to = dq.offset + row * dq.row_stride + column * dq.dim_stride;
-  if (args.dq_in_units) {
-    if (column >= dq.columns) return;
-    const bool half = info.dtype == DType::kFloat16;
-    std::uint32_t words[4];
+  const auto lane = static_cast<int>(threadIdx.x) % 32;
+  const bool half_type = info.dtype == DType::kFloat16;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float x = scale * sums[2 * i];
-      const float y = scale * sums[2 * i + 1];
-      words[i] = half ? ptx::pack_pair<__half>(x, y) : ptx::pack_pair<__nv_bfloat16>(x, y);
+  for (int half = 0; half < 2; ++half) {
+    const std::int64_t row = dq.offset + (at.row + 8 * half) * dq.row_stride;
+    float2 values[8];
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      values[j] = half == 0 ? float2{scale * sums[j].x, scale * sums[j].y}
+                            : float2{scale * sums[j].z, scale * sums[j].w};
     }
-    auto* data = static_cast<std::uint16_t*>(const_cast<void*>(dq.data)) + to;
-    *reinterpret_cast<uint4*>(data) = {words[0], words[1], words[2], words[3]};
-    return;
-  }
+    if (args.dq_in_units) {
 #pragma unroll
-  for (int i = 0; i < 8; i += 2) {
-    cuda::bwd::store_pair(const_cast<void*>(dq.data), info, to + i * dq.dim_stride, dq.dim_stride,
-                          dq.columns - column - i, scale * sums[i], scale * sums[i + 1]);
+      for (int j = 0; j < 8; j += 4) {
+        std::uint32_t words[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          words[i] = half_type ? ptx::pack_pair<__half>(values[j + i].x, values[j + i].y)
+                               : ptx::pack_pair<__nv_bfloat16>(values[j + i].x, values[j + i].y);
+        }
+        transpose_quad(words);
+        const int column = at.column + 8 * (j + lane % 4);
+        if (!at.stored[half] || column >= dq.columns) continue;
+        auto* to = static_cast<std::uint16_t*>(const_cast<void*>(dq.data)) + row + column;
+        *reinterpret_cast<uint4*>(to) = {words[0], words[1], words[2], words[3]};
+      }
+    } else if (at.stored[half]) {
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        const int column = at.column + 8 * j + 2 * (lane % 4);
+        cuda::bwd::store_pair(const_cast<void*>(dq.data), info, row + column * dq.dim_stride,
+                              dq.dim_stride, dq.columns - column, values[j].x, values[j].y);
+      }
+    }
   }
 }
 
-/// A block a tile of rows and query head, rows in turn of all sequences as the products have them.
+/// A block a tile of rows and query head. Where additions are counted, a tile is converted as soon
+/// as all have been made to it, while others are still being summed.
 template <class Config>
-static __global__ void __launch_bounds__(kConvertThreads)
+static __global__ void __launch_bounds__(kConvertThreads, 4)
     convert_dq_kernel(const __grid_constant__ GradientArgs args) {
   constexpr BackwardTile kTile = Config::tile;
-  ptx::wait_for_grid_before();
+  constexpr int kUnits = kTile.dq_floats() / 1024;
   const cuda::bwd::BackwardArgs& backward = args.backward;
-  const auto heads = static_cast<std::uint32_t>(backward.attention.nheads_q);
-  const auto head = static_cast<int>(blockIdx.x % heads);
-  const std::uint32_t index = blockIdx.x / heads;
-  cuda::bwd::TileEntry entry;
-  if (backward.rows.entries != nullptr) {
-    if (index >= static_cast<std::uint32_t>(backward.rows.entries[0].b)) return;
-    entry = backward.rows.entries[1 + index];
-  } else {
-    const auto blocks = static_cast<std::uint32_t>(args.row_blocks);
-    entry = {static_cast<std::int32_t>(index / blocks), static_cast<std::int32_t>(index % blocks)};
-  }
-  const cuda::bwd::HeldTile tile =
-      cuda::bwd::tile_of_entry<cuda::bwd::Side::kRows, kTile.m>(backward, entry, head);
-  const cuda::bwd::OperandRows dq =
-      cuda::bwd::query_rows(backward.dq, {}, backward.attention.headdim, tile.sequence, tile.head);
-  const int first_tile = backward.rows.entries != nullptr
-                             ? packed_row_tile(kTile, tile.sequence.q_begin, entry.b)
-                             : entry.b * args.row_blocks;
-  const std::int64_t sums_tile =
-      static_cast<std::int64_t>(head) * args.row_tiles + first_tile + entry.block;
-  const float* sums = backward.dq_sums + sums_tile * kTile.dq_floats();
-  // A thread has 8 columns of the rows r and r + 8: four times four floats that lie side by side.
-  for (int item = static_cast<int>(threadIdx.x); item < kTile.dq_floats() / 16;
-       item += kConvertThreads) {
-    const int column = item % (kTile.d / 8) * 8;
-    const int pair = item / (kTile.d / 8);
-    const int row = pair / 8 * 16 + pair % 8;
-    const auto* from = reinterpret_cast<const float4*>(sums + dq_place(kTile, row, column));
-    float upper[8];
-    float lower[8];
+  if constexpr (kTile.is_wide()) ptx::wait_for_grid_before();
+  const SumsTile sums = find_sums_tile<Config>(args, blockIdx.x);
+  if (sums.tile.present) {
+    const cuda::bwd::HeldTile& tile = sums.tile;
+    const cuda::bwd::OperandRows dq = cuda::bwd::query_rows(
+        backward.dq, {}, backward.attention.headdim, tile.sequence, tile.head);
+    bool summed = true;
+    if constexpr (!kTile.is_wide()) {
+      summed = sums.additions > 0;
+      if (summed) wait_for_additions(args.additions + sums.index, sums.additions);
+    }
+    const auto lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll 1
+    for (int unit = static_cast<int>(threadIdx.x) / 32; unit < kUnits;
+         unit += kConvertThreads / 32) {
+      const int piece = unit / 4;
+      const int row = piece / kTile.dq_column_pieces() * 64 + unit % 4 * 16 + lane / 4;
+      const int column = piece % kTile.dq_column_pieces() * 64;
+      const auto* from = reinterpret_cast<const float4*>(
+          backward.dq_sums + sums.index * kTile.dq_floats() + dq_place(kTile, row, column));
+      float4 values[8];
 #pragma unroll
-    for (int t = 0; t < 4; ++t) {
-      const float4 four = from[t];
-      upper[2 * t] = four.x;
-      upper[2 * t + 1] = four.y;
-      lower[2 * t] = four.z;
-      lower[2 * t + 1] = four.w;
-    }
-    if (tile.stored.contains(tile.first + row))
-      convert_row(args, dq, tile.first + row, column, upper);
-    if (tile.stored.contains(tile.first + row + 8)) {
-      convert_row(args, dq, tile.first + row + 8, column, lower);
+      for (int j = 0; j < 8; ++j) {
+        values[j] = summed ? __ldcs(from + j * kGroupThreads + lane % 4) : float4{0, 0, 0, 0};
+      }
+      const PieceRows at{
+          tile.first + row,
+          column,
+          {tile.stored.contains(tile.first + row), tile.stored.contains(tile.first + row + 8)}};
+      store_piece(args, dq, at, values);
     }
   }
+  // Whatever comes next in the stream may rely on the products too.
+  if constexpr (!kTile.is_wide()) ptx::wait_for_grid_before();
 }
 
 }  // namespace foveal::cuda::hopper::bwd

@@ -143,55 +143,78 @@ FOVEAL_DEVICE void load_stats(const GradientArgs& args, typename Shape::SharedMe
   });
 }
 
-/// Loads of a turn before it is given up, a second or more.
-inline constexpr int kMaxTurnPolls = 1 << 21;
+/// Loads of a count before it is given up, a second or more.
+inline constexpr int kMaxPolls = 1 << 21;
 
 /// Whether the turn came. It always does, but for cu_seqlens_q that contradict one another and give
 /// one tile to two sequences: dq is then wrong anyway, and the launch must end.
-FOVEAL_DEVICE bool wait_for_turn(const std::uint64_t* turns, std::uint64_t turn) {
-  for (int poll = 0; poll < kMaxTurnPolls; ++poll) {
-    if (ptx::load_acquire(turns) == turn) return true;
+FOVEAL_DEVICE bool wait_for_turn(const std::uint64_t* additions, std::uint64_t turn) {
+  for (int poll = 0; poll < kMaxPolls; ++poll) {
+    if (ptx::load_acquire(additions) == turn) return true;
   }
   return false;
 }
 
-/// One thread of each of two warps calls it, each for every second step. With turns it waits until
-/// all tiles of keys before this one have added to the same rows: those have earlier tickets, and
-/// never wait for a later one.
+/// Begins an addition without an order: true for the first to a tile of dq's sums, which stores;
+/// the others wait until that has happened. Who has begun never waits for another block: the steps
+/// before have begun, see add_dq().
+FOVEAL_DEVICE bool begin_addition(std::uint64_t* additions) {
+  std::uint64_t count = ptx::add_acquire(additions, kBegun);
+  if (count == 0) return true;
+  while (static_cast<std::uint32_t>(count) == 0) count = ptx::load_acquire(additions);
+  return false;
+}
+
+/// One thread of each of two warps calls it, each for every second step. Nobody clears dq's sums:
+/// the first to add to a tile of them stores. In turn, it waits until all tiles of keys before this
+/// one have added to the same rows: those have earlier tickets, and never wait for a later one.
+/// Without an order, an addition begins when that of the step before has, long before its sums are
+/// there.
 template <class Shape>
 FOVEAL_DEVICE void add_dq(const GradientArgs& args, typename Shape::SharedMemory& smem,
                           std::uint32_t adder) {
   constexpr BackwardTile kTile = Shape::kTile;
   constexpr int kPieceFloats = kTile.dq_floats() / Shape::kConsumers;
   std::uint32_t count = 0;
-  bool in_turn = args.turns != nullptr;
+  bool gave_up = false;
   for_all_work<Shape>(smem, [&](const BlockWork& work) {
     RowTiles rows(work);
 #pragma unroll 1
     for (int step = 0; step < work.steps; ++step, ++count, rows.advance(work)) {
       if (count % 2 != adder) continue;
       const int tile = rows.head * args.row_tiles + work.first_row_tile + rows.block;
-      int turn = 0;
-      if (in_turn) {
-        turn = dq_turn(kTile, work.mask, work.leftpad, work.key_block, rows.block * kTile.m);
-        in_turn = wait_for_turn(args.turns + tile, static_cast<std::uint64_t>(turn));
+      std::uint64_t* additions = args.additions + tile;
+      bool first;
+      if (args.turns != nullptr) {
+        const int turn =
+            dq_turn(kTile, work.mask, work.leftpad, work.key_block, rows.block * kTile.m);
+        first = turn == 0;
+        if (!gave_up) gave_up = !wait_for_turn(additions, static_cast<std::uint64_t>(turn));
+      } else {
+        if (count > 0) {
+          ptx::mbarrier_wait(address_of(smem.dq_begun[1 - adder]), (count - 1) / 2 % 2);
+        }
+        first = begin_addition(additions);
+        ptx::mbarrier_arrive(address_of(smem.dq_begun[adder]));
       }
       float* to = args.backward.dq_sums + static_cast<std::int64_t>(tile) * kTile.dq_floats();
 #pragma unroll
       for (int piece = 0; piece < Shape::kConsumers; ++piece) {
+        const std::uint32_t from = address_of(smem.dq[piece]);
         ptx::mbarrier_wait(address_of(smem.dq_full[adder][piece]), count / 2 % 2);
-        ptx::bulk_reduce_add(to + piece * kPieceFloats, address_of(smem.dq[piece]),
-                             4 * kPieceFloats);
+        if (first) {
+          ptx::bulk_store(to + piece * kPieceFloats, from, 4 * kPieceFloats);
+        } else {
+          ptx::bulk_reduce_add(to + piece * kPieceFloats, from, 4 * kPieceFloats);
+        }
         ptx::bulk_commit();
       }
       ptx::bulk_wait_read<1>();
       ptx::mbarrier_arrive(address_of(smem.dq_empty[0]));
       ptx::bulk_wait_read<0>();
       ptx::mbarrier_arrive(address_of(smem.dq_empty[1]));
-      if (in_turn) {
-        ptx::bulk_wait<0>();
-        ptx::store_release(args.turns + tile, static_cast<std::uint64_t>(turn + 1));
-      }
+      ptx::bulk_wait<0>();
+      ptx::add_release(additions, 1);
     }
   });
 }

@@ -32,14 +32,15 @@ FOVEAL_DEVICE void clear(const ClearedPart& part) {
   }
 }
 
-static __global__ void __launch_bounds__(cuda::bwd::kRowThreads)
+template <DType kUnits>
+static __global__ void __launch_bounds__(cuda::bwd::kRowThreads, cuda::bwd::kStatsBlocks)
     prepare_kernel(const __grid_constant__ PrepareArgs args) {
   ptx::start_grid_after();
   if (blockIdx.x == 0 && args.keys.entries != nullptr) list_tiles(args.keys);
   if (blockIdx.x == gridDim.x - 1 && args.rows.entries != nullptr) list_tiles(args.rows);
   clear(args.counters);
   clear(args.dq_sums);
-  compute_stats(args.stats);
+  cuda::bwd::compute_stats<kUnits>(args.stats);
 }
 
 }  // namespace foveal::cuda::hopper::bwd

@@ -43,7 +43,8 @@ Status make_args(const LaunchContext& context, GradientArgs& args) {
   args.order = key_tile_order(geometry, problem.deterministic);
   args.key_tiles = static_cast<std::int32_t>(key_tiles(geometry) * geometry.nheads_k);
   args.tickets = context.workspace_part<std::uint64_t>(index_of(Part::kCounters));
-  if (problem.deterministic) args.turns = args.tickets + kFirstTurn;
+  args.additions = args.tickets + kFirstAddition;
+  if (problem.deterministic) args.turns = args.additions;
   args.row_tiles = static_cast<std::int32_t>(row_tiles(geometry));
   args.row_blocks = static_cast<std::int32_t>(
       ceil_div<std::int64_t>(geometry.seqlen_q, backward_tile(geometry).m));
@@ -74,7 +75,6 @@ ClearedPart cleared_part(const LaunchContext& context, Part part) {
 }
 
 Status launch_preparation(const LaunchContext& context, const GradientArgs& args) {
-  static SharedMemoryGrant grant;
   const BackwardTile& tile = backward_tile(context.geometry);
   const auto list = [&](cuda::bwd::Side side, int held, Part part) {
     return cuda::bwd::make_list_args(context, args.backward, side, held, index_of(part));
@@ -84,14 +84,18 @@ Status launch_preparation(const LaunchContext& context, const GradientArgs& args
       .keys = list(cuda::bwd::Side::kKeys, tile.n, Part::kKeyTiles),
       .rows = list(cuda::bwd::Side::kRows, tile.m, Part::kRowTiles),
       .counters = cleared_part(context, Part::kCounters),
-      .dq_sums = cleared_part(context, Part::kDqSums),
+      // Others are stored by whoever is first to add.
+      .dq_sums = tile.is_wide() ? cleared_part(context, Part::kDqSums) : ClearedPart{},
   };
-  return launch_kernel(
-      "lse, delta and zeroes", prepare_kernel, prepare,
-      {.num_blocks = max_of<std::int64_t>(cuda::bwd::stats_blocks(context, prepare.stats), 1),
-       .num_threads = cuda::bwd::kRowThreads,
-       .stream = context.stream},
-      grant);
+  return cuda::bwd::with_units(prepare.stats, [&](auto units) {
+    static SharedMemoryGrant grant;
+    const std::int64_t blocks = cuda::bwd::stats_blocks(context, prepare.stats);
+    return launch_kernel("lse, delta and zeroes", prepare_kernel<units.value>, prepare,
+                         {.num_blocks = max_of<std::int64_t>(blocks, 1),
+                          .num_threads = cuda::bwd::kRowThreads,
+                          .stream = context.stream},
+                         grant);
+  });
 }
 
 template <class Config>

@@ -101,6 +101,7 @@ struct GradientShape {
     std::uint64_t dout_full[kDoutStages],
         dout_empty[kDoutStages];                                 ///< And the rows' lse and delta.
     std::uint64_t dq_full[2][kConsumers], dq_empty[kConsumers];  ///< Full: of even and odd steps.
+    std::uint64_t dq_begun[2];                                   ///< Of even and odd steps.
     Step step[kQStages];
     BlockWork work[2];
     Loading<kTile.q_stages, kTile.dout_stages> loading;

@@ -187,6 +187,15 @@ struct KeyTilePlace {
   return block - (mask.first_key(first_row) + leftpad) / tile.n;
 }
 
+/// How many tiles of keys add to dq of the tile of rows from `first_row` on.
+[[nodiscard]] FOVEAL_HOST_DEVICE constexpr std::int32_t dq_additions(
+    const BackwardTile& tile, const algorithm::BasicMask<std::int32_t>& mask, std::int32_t leftpad,
+    std::int32_t first_row) {
+  const auto keys = mask.keys_of_rows({first_row, first_row + tile.m});
+  if (keys.empty()) return 0;
+  return (keys.max - 1 + leftpad) / tile.n - (keys.min + leftpad) / tile.n + 1;
+}
+
 /// Where the tiles of dq's sums of packed sequence b begin: its rows begin with a tile of their
 /// own, and those of b + 1 come after its last.
 [[nodiscard]] FOVEAL_HOST_DEVICE constexpr std::int32_t packed_row_tile(const BackwardTile& tile,

@@ -70,6 +70,10 @@ struct StatsArgs {
   BackwardArgs backward;
   bool whole_units = false;  ///< out and dout are aligned, adjacent, of whole units of 8.
   int lanes = 32;            ///< That share a row: a power of two, 8 columns each at a time.
+  bool by_fours = false;  ///< Whole units of the products' type, of 16 bits: four rows at a time.
+
+  /// Which instance of the pass: the type where it goes by fours, kNone for any.
+  [[nodiscard]] DType units() const { return by_fours ? backward.dtype : DType::kNone; }
 };
 
 /// Of the pass that lists the tiles of packed sequences.

@@ -87,22 +87,33 @@ StatsArgs make_stats_args(const LaunchContext& context, const BackwardArgs& args
                             in_eights(problem.dout, context.tensors.dout)};
   stats.lanes = 1;
   while (stats.lanes < 32 && 8 * stats.lanes < context.geometry.headdim_v) stats.lanes *= 2;
+  stats.by_fours = stats.whole_units && args.dtype != DType::kFloat32 &&
+                   problem.out.dtype == args.dtype && problem.dout.dtype == args.dtype &&
+                   stats.lanes >= kStatsRows &&
+                   (args.rows_per_batch == 0 || args.rows_per_batch >= kStatsRows);
   return stats;
 }
 
 std::int64_t stats_blocks(const LaunchContext& context, const StatsArgs& args) {
-  const std::int64_t rows = context.geometry.total_q * context.geometry.nheads_q;
-  return min_of(ceil_div<std::int64_t>(rows, kRowThreads / args.lanes), kMaxRowBlocks);
+  const AttentionGeometry& geometry = context.geometry;
+  std::int64_t groups = geometry.total_q * geometry.nheads_q;
+  if (args.by_fours) {
+    groups = ceil_div<std::int64_t>(geometry.total_q, kStatsRows) *
+             round_up<std::int64_t>(geometry.nheads_q, 32 / args.lanes);
+  }
+  return min_of(ceil_div<std::int64_t>(groups, kRowThreads / args.lanes), kMaxRowBlocks);
 }
 
 Status compute_stats(const LaunchContext& context, const BackwardArgs& args) {
-  static SharedMemoryGrant grant;
   const StatsArgs stats = make_stats_args(context, args);
-  return launch_kernel("lse and delta", stats_kernel, stats,
-                       {.num_blocks = stats_blocks(context, stats),
-                        .num_threads = kRowThreads,
-                        .stream = context.stream},
-                       grant);
+  return with_units(stats, [&](auto units) {
+    static SharedMemoryGrant grant;
+    return launch_kernel("lse and delta", stats_kernel<units.value>, stats,
+                         {.num_blocks = stats_blocks(context, stats),
+                          .num_threads = kRowThreads,
+                          .stream = context.stream},
+                         grant);
+  });
 }
 
 ListArgs make_list_args(const LaunchContext& context, const BackwardArgs& args, Side side, int held,

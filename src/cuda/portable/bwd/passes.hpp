@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <type_traits>
 
 #include <foveal/status.hpp>
 
@@ -20,6 +21,16 @@ namespace foveal::cuda::bwd {
                                         const BackwardArgs& args);
 [[nodiscard]] std::int64_t stats_blocks(const planner::LaunchContext& context,
                                         const StatsArgs& args);
+
+/// Calls launch with the instance of the pass as a constant: StatsArgs::units().
+template <class Launch>
+[[nodiscard]] Status with_units(const StatsArgs& args, const Launch& launch) {
+  switch (args.units()) {
+    case DType::kFloat16: return launch(std::integral_constant<DType, DType::kFloat16>());
+    case DType::kBFloat16: return launch(std::integral_constant<DType, DType::kBFloat16>());
+    default: return launch(std::integral_constant<DType, DType::kNone>());
+  }
+}
 
 /// args.stats from lse, out and dout.
 [[nodiscard]] Status compute_stats(const planner::LaunchContext& context, const BackwardArgs& args);

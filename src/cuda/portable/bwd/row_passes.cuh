@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "algorithm/online_softmax.hpp"
 #include "core/host_device.hpp"
@@ -77,10 +78,131 @@ FOVEAL_DEVICE float lane_dot(const StatsArgs& stats_args, const StatsRow& of) {
   return sum;
 }
 
-/// stats = (lse in log2 units, delta - dlse), a group of lanes a row and head. A row that saw
-/// nothing has lse = +inf here: its weights become 0. Heads of one row lie side by side in most
-/// layouts. All threads of all blocks call it, of kRowThreads each.
-FOVEAL_DEVICE void compute_stats(const StatsArgs& stats_args) {
+/// A row that saw nothing has lse = +inf here: its weights become 0.
+FOVEAL_DEVICE float2 make_stats(float lse, float delta) {
+  const bool saw_nothing = lse == algorithm::kNegativeInfinity;
+  return {saw_nothing ? -algorithm::kNegativeInfinity : lse * kLog2e, saw_nothing ? 0.0f : delta};
+}
+
+/// Rows, one after the other, that a group of lanes has at the same time: of each its loads are
+/// under way before any is used.
+inline constexpr int kStatsRows = 4;
+
+/// The two elements of a word, exactly. (Arrays of bf16 take a register an element.)
+template <class Element>
+FOVEAL_DEVICE float2 to_floats(std::uint32_t pair) {
+  if constexpr (std::is_same_v<Element, __nv_bfloat16>) {
+    return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u)};
+  } else {
+    return {__half2float(__ushort_as_half(static_cast<unsigned short>(pair & 0xffffu))),
+            __half2float(__ushort_as_half(static_cast<unsigned short>(pair >> 16)))};
+  }
+}
+
+/// sum + the dot product of two times 8 elements.
+template <class Element>
+FOVEAL_DEVICE float dot_eight(const uint4& x, const uint4& y, float sum) {
+  const std::uint32_t left[4] = {x.x, x.y, x.z, x.w};
+  const std::uint32_t right[4] = {y.x, y.y, y.z, y.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float2 a = to_floats<Element>(left[i]);
+    const float2 b = to_floats<Element>(right[i]);
+    sum = fmaf(a.y, b.y, fmaf(a.x, b.x, sum));
+  }
+  return sum;
+}
+
+/// Where rows of one head lie, one after the other, through the end of a sequence of dense ones.
+template <class Element>
+class RowWalk {
+ public:
+  FOVEAL_DEVICE RowWalk(const BackwardArgs& args, const void* data, const RowStrides& strides,
+                        const RowPlace& at, int head)
+      : row_(static_cast<const Element*>(data) + strides.offset(at.b, at.i, head)),
+        strides_(strides),
+        left_(args.rows_per_batch == 0 ? kStatsRows : args.rows_per_batch - at.i),
+        rows_(args.rows_per_batch) {}
+
+  FOVEAL_DEVICE const Element* row() const { return row_; }
+  /// At most one sequence ends among kStatsRows rows.
+  FOVEAL_DEVICE void advance(int rows) {
+    row_ += rows * strides_.row;
+    left_ -= rows;
+    if (left_ <= 0 && left_ > -rows) row_ += strides_.batch - rows_ * strides_.row;
+  }
+
+ private:
+  const Element* row_;
+  const RowStrides& strides_;
+  std::int64_t left_;
+  std::int64_t rows_;
+};
+
+/// compute_stats() where StatsArgs::by_fours, of Element: a group of lanes a head and kStatsRows
+/// rows. A warp reads heads of one row side by side.
+template <class Element>
+FOVEAL_DEVICE void compute_stats_by_fours(const StatsArgs& stats_args) {
+  const BackwardArgs& args = stats_args.backward;
+  const AttentionArgs& a = args.attention;
+  const int lanes = stats_args.lanes;
+  const int groups = 32 / lanes;
+  const auto lane = static_cast<int>(threadIdx.x) & (lanes - 1);
+  const std::int32_t parts = ceil_div(a.nheads_q, groups);  // of a row
+  const std::int64_t count = ceil_div<std::int64_t>(args.total_q, kStatsRows) * parts;
+  const std::int64_t step = gridDim.x * std::int64_t{kRowThreads / 32};
+  std::int64_t item = blockIdx.x * std::int64_t{kRowThreads / 32} + warp_of_block();
+#pragma unroll 1
+  for (; item < count; item += step) {
+    const Quotient place = divide(item, parts);
+    const std::int64_t first = place.quotient * kStatsRows;
+    const auto head =
+        static_cast<int>(place.remainder) * groups + static_cast<int>(threadIdx.x) % 32 / lanes;
+    const auto rows = static_cast<int>(
+        head < a.nheads_q ? min_of<std::int64_t>(args.total_q - first, kStatsRows) : 0);
+    const RowPlace at = row_place(args, first);
+    const bool stores = lane < rows;
+    const auto own_value = [&](const RowValues& of) {
+      RowWalk<float> walk(args, of.data, of.strides, at, head);
+      if (lane > 0) walk.advance(lane);
+      return *walk.row();
+    };
+    const float lse = stores ? own_value(a.lse) : 0.0f;
+    float sums[kStatsRows] = {};
+#pragma unroll 1
+    for (int column = 8 * lane; column < a.headdim_v; column += 8 * lanes) {
+      RowWalk<Element> out(args, a.out.data, a.out.strides, at, head);
+      RowWalk<Element> dout(args, args.dout.data, args.dout.strides, at, head);
+      uint4 x[kStatsRows] = {};
+      uint4 y[kStatsRows] = {};
+#pragma unroll
+      for (int r = 0; r < kStatsRows; ++r) {
+        if (r < rows) {
+          x[r] = *reinterpret_cast<const uint4*>(out.row() + column);
+          y[r] = *reinterpret_cast<const uint4*>(dout.row() + column);
+        }
+        out.advance(1);
+        dout.advance(1);
+      }
+#pragma unroll
+      for (int r = 0; r < kStatsRows; ++r) sums[r] = dot_eight<Element>(x[r], y[r], sums[r]);
+    }
+    for (int distance = lanes / 2; distance > 0; distance /= 2) {
+#pragma unroll
+      for (float& sum : sums) sum += __shfl_xor_sync(~0u, sum, distance);
+    }
+    if (!stores) continue;
+    float delta = sums[0];
+#pragma unroll
+    for (int r = 1; r < kStatsRows; ++r) delta = lane == r ? sums[r] : delta;
+    if (args.dlse.data != nullptr) delta -= own_value(args.dlse);
+    args.stats[head * args.total_q + first + lane] = make_stats(lse, delta);
+  }
+}
+
+/// The same of any layout, a group of lanes a row and head. Heads of one row lie side by side in
+/// most layouts.
+FOVEAL_DEVICE void compute_stats_by_ones(const StatsArgs& stats_args) {
   const BackwardArgs& args = stats_args.backward;
   const AttentionArgs& a = args.attention;
   const std::int64_t count = args.total_q * a.nheads_q;
@@ -106,15 +228,28 @@ FOVEAL_DEVICE void compute_stats(const StatsArgs& stats_args) {
     if (args.dlse.data != nullptr) {
       sum -= args.dlse.data[args.dlse.strides.offset(of.at.b, of.at.i, of.head)];
     }
-    const bool saw_nothing = lse == algorithm::kNegativeInfinity;
-    args.stats[of.head * args.total_q + of.row] = {
-        saw_nothing ? -algorithm::kNegativeInfinity : lse * kLog2e, saw_nothing ? 0.0f : sum};
+    args.stats[of.head * args.total_q + of.row] = make_stats(lse, sum);
   }
 }
 
-static __global__ void __launch_bounds__(kRowThreads)
+/// stats = (lse in log2 units, delta - dlse). kUnits is StatsArgs::units(). All threads of all
+/// blocks call it, of kRowThreads each.
+template <DType kUnits>
+FOVEAL_DEVICE void compute_stats(const StatsArgs& args) {
+  if constexpr (kUnits == DType::kNone) {
+    compute_stats_by_ones(args);
+  } else {
+    compute_stats_by_fours<ElementOf<kUnits>>(args);
+  }
+}
+
+/// Blocks of a multiprocessor, so that enough loads are under way: 64 registers a thread.
+inline constexpr int kStatsBlocks = 4;
+
+template <DType kUnits>
+static __global__ void __launch_bounds__(kRowThreads, kStatsBlocks)
     stats_kernel(const __grid_constant__ StatsArgs args) {
-  compute_stats(args);
+  compute_stats<kUnits>(args);
 }
 
 /// dq = softmax_scale * sums of 16 columns of a row and head.
