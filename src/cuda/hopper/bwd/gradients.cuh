@@ -8,15 +8,12 @@
 #include <cstdint>
 
 #include "cuda/hopper/bwd/args.hpp"
+#include "cuda/hopper/bwd/clear.cuh"
+#include "cuda/hopper/bwd/scores.cuh"
 #include "cuda/hopper/bwd/shared_memory.cuh"
-#include "cuda/hopper/bwd/softcap.cuh"
-#include "cuda/portable/bwd/score_gradients.cuh"
-#include "cuda/ptx/math.cuh"
-#include "cuda/ptx/matrix.cuh"
 #include "cuda/ptx/mbarrier.cuh"
 #include "cuda/ptx/opaque.cuh"
 #include "cuda/ptx/shared_memory.cuh"
-#include "cuda/ptx/special_registers.cuh"
 #include "cuda/ptx/store_matrix.cuh"
 #include "cuda/ptx/tma.cuh"
 #include "cuda/ptx/warpgroup.cuh"
@@ -26,8 +23,8 @@
 
 namespace foveal::cuda::hopper::bwd {
 
-/// Named barriers, of all consumers and of each alone.
-inline constexpr int kDsBarrier = 1;
+/// Named barriers, of all consumers and, with its number added, of each alone.
+inline constexpr int kFollowBarrier = 1;
 inline constexpr int kClearBarrier = 2;
 
 /// One arrival a warp.
@@ -50,6 +47,7 @@ class Consumer {
   using Scores = float[kScores];
   using Sums = float[kSums];
   using Weights = std::uint32_t[kWeightSteps][4];
+  using Piece = float[32];  ///< Of dq: 64 rows x 64 columns of a warpgroup.
 
   FOVEAL_DEVICE Consumer(const GradientArgs& args, SharedMemory& smem, int group)
       : args_(args), smem_(smem), group_(group) {}
@@ -67,116 +65,210 @@ class Consumer {
   }
 
   /// There is at least one step. Scores of a step are started during the one before; dk of a step
-  /// is summed in the next, while that one's gradients of scores are computed.
+  /// is summed in the next, its dq is started there and leaves in the one after.
   FOVEAL_DEVICE void sum(Sums& dk, Sums& dv) {
     Scores s;
     Weights ds;
+    Piece dq;
 #pragma unroll
     for (int i = 0; i < kScores / 2; ++i) ds[i / 4][i % 4] = 0;  // the first step's dk adds nothing
-    ptx::mbarrier_wait(address_of(smem_.k_full), work().parity);
+#pragma unroll
+    for (int i = 0; i < 32; ++i) dq[i] = 0.0f;
+    first_ = step_;
+    before_ = q_.stage;
+    parity_ = work().parity;
+    ptx::mbarrier_wait(address_of(smem_.k_full), parity_);
+    follow();
     clear_unseen_keys();
     find_operands();
-    start_scores(s, q_);
-    ptx::mbarrier_wait(address_of(smem_.v_full), work().parity);
+    flags_ = await_flags(q_);
+    start_scores(s);
+    ptx::mbarrier_wait(address_of(smem_.v_full), parity_);
+    if constexpr (kTile.overlaps_dk()) await_dout(step_);
     ptx::wgmma_wait<0>();
     ptx::hold_registers(s);
 #pragma unroll 1
-    for (; !smem_.step[q_.stage].last; ++step_) take_step<false>(dk, dv, s, ds, step_);
-    take_step<true>(dk, dv, s, ds, step_++);
-    release(smem_.k_empty);
-    release(smem_.v_empty);
-    hand_over_dq(step_ - 1);
-    add_weighted(dk, ds, smem_.q[q_.stage]);
-    ptx::wgmma_wait<0>();
-    ptx::hold_registers(dk);
-    release(smem_.q_empty[q_.stage]);
+    for (; !is(Step::kLast); ++step_) take_step<false>(dk, dv, s, ds, dq, step_);
+    take_step<true>(dk, dv, s, ds, dq, step_);
+    finish_sums(dk, ds, dq, step_);
+    ++step_;
     q_ = q_.next();
   }
 
   /// 2 KiB of shared memory for the calling warp between tiles of keys: of the consumer's panel of
-  /// the ds that comes next, which the last tile's dq is not read from.
+  /// the ds that comes next, when it is free.
   FOVEAL_DEVICE float* scratch() const {
+    await_free_ds(step_);
     return reinterpret_cast<float*>(smem_.ds[step_ % 2] + group_ * kDs.panel_bytes()) +
-           thread() / 32 * 512;
+           thread_of_group() / 32 * 512;
   }
 
  private:
   template <bool kLast>
-  FOVEAL_DEVICE void take_step(Sums& dk, Sums& dv, Scores& s, Weights& ds, unsigned step) {
-    const auto dout = RingPlace<Shape::kDoutStages>::of_step(step);
-    const bool first = smem_.step[q_.stage].first;
-    find_operands();
+  FOVEAL_DEVICE void take_step(Sums& dk, Sums& dv, Scores& s, Weights& ds, Piece& dq,
+                               unsigned step) {
+    const unsigned dout_stage = step % Shape::kDoutStages;
+    const bool first = step == first_;
     Scores dp;
-    const int last_q = first ? q_.stage : q_.before();
     if constexpr (kTile.overlaps_dk()) {
-      start_dp(dp, dout);
-      add_weighted(dk, ds, smem_.q[last_q]);
-      if (!first) hand_over_dq(step - 1);
-      exponentiate(s, dout.stage);
-      ptx::wgmma_wait<1>();
+      differentiate_beside_dk<kLast>(dk, s, dp, ds, step);
     } else {
-      add_weighted(dk, ds, smem_.q[last_q]);
-      if (!first) hand_over_dq(step - 1);
-      ptx::mbarrier_wait(address_of(smem_.dout_full[dout.stage]), dout.parity);
-      exponentiate(s, dout.stage);
-      ptx::wgmma_wait<0>();
-      ptx::hold_registers(dk);
-      start_dp(dp, dout);
-      ptx::wgmma_wait<0>();
+      differentiate_after_dk(dk, s, dp, ds, dq, step);
     }
-    ptx::hold_registers(dp);
-    differentiate(s, dp, dout.stage);
-    ptx::wgmma_wait<0>();
-    ptx::hold_registers(dk);
-    if (!first) release(smem_.q_empty[q_.before()]);
-    if (smem_.step[q_.stage].masked) hide(s, dp, smem_.step[q_.stage].first_row);
+    if constexpr (kLast) release(smem_.v_empty);
+    if (!first) release(smem_.q_empty[before_]);
+    // A left operand in registers is written while no product is under way: ptxas would otherwise
+    // wait for each by itself.
     Weights p;
-    pack(p, s);
-    pack(ds, dp);
-
-    add_weighted(dv, p, smem_.dout[dout.stage]);
-    publish(ds, step % 2);
+    pack<Element>(s, p);
+    pack<Element>(dp, ds);
+    add_weighted(dv, p, smem_.dout[dout_stage]);
+    if (first) lead();
+    await_free_ds(step);
+    store_ds(ds, step);
+    before_ = q_.stage;
     if constexpr (!kLast) {
       q_ = q_.next();
-      start_scores(s, q_);
+      flags_ = kTile.overlaps_dk() ? next_flags_ : await_flags(q_);
+      start_scores(s);
     }
-    ptx::named_barrier_sync(kDsBarrier, Shape::kConsumers * kGroupThreads);
+    announce_ds(step);
     ptx::wgmma_wait<kLast ? 0 : 1>();
     ptx::hold_registers(dv);
-    release(smem_.dout_empty[dout.stage]);
-    float dq[32];
-    start_dq(dq, step % 2);
-    ptx::mbarrier_wait(address_of(smem_.dq_empty[group_]), step % 2 ^ 1);
+    release(smem_.dout_empty[dout_stage]);
+    if (!first) await_ds(step - 1);
+    start_dq(dq, step - 1);
+    // What the next step needs at once is waited for while products are.
+    if constexpr (!kLast && kTile.overlaps_dk()) await_dout(step + 1);
+    if (kTile.overlaps_dk() && !first) await_dq_place(step - 1);
+    find_operands();
     ptx::wgmma_wait<0>();
     ptx::hold_registers(dq);
     if constexpr (!kLast) ptx::hold_registers(s);
-    store_dq(dq);
+    if (!first) {
+      release(smem_.ds_empty[(step - 1) % 2]);
+      if constexpr (kTile.overlaps_dk()) store_dq(dq, step - 1);
+    }
   }
 
-  /// Place of the thread in its warpgroup. Registers are scarcer than instructions: what is
-  /// computed from it is computed anew where it is used.
-  FOVEAL_DEVICE static int thread() {
-    return static_cast<int>(ptx::thread_index_anew() % kGroupThreads);
+  /// s becomes weights while dp and dk of the step before are computed, and dp ds while dk is.
+  template <bool kLast>
+  FOVEAL_DEVICE void differentiate_beside_dk(Sums& dk, Scores& s, Scores& dp, const Weights& ds,
+                                             unsigned step) {
+    const unsigned stage = step % Shape::kDoutStages;
+    start_dp(dp, stage);
+    add_weighted(dk, ds, smem_.q[before_]);
+    exponentiate(args_, smem_.lse[stage], s);
+    hide_scores(s);
+    if (step - first_ >= 2) hand_over_dq(step - 2);
+    if constexpr (!kLast) next_flags_ = await_flags(q_.next());
+    ptx::wgmma_wait<1>();
+    ptx::hold_registers(dp);
+    differentiate(args_, smem_.lse[stage], smem_.delta[stage], s, dp);
+    hide_scores(dp);
+    ptx::wgmma_wait<0>();
+    ptx::hold_registers(dk);
+  }
+
+  /// The same with dp after dk, where there are no registers for both at a time. dq of the step
+  /// before the last leaves here, while dk is summed.
+  FOVEAL_DEVICE void differentiate_after_dk(Sums& dk, Scores& s, Scores& dp, const Weights& ds,
+                                            const Piece& dq, unsigned step) {
+    const unsigned stage = step % Shape::kDoutStages;
+    add_weighted(dk, ds, smem_.q[before_]);
+    if (step - first_ >= 2) store_dq(dq, step - 2);
+    await_dout(step);
+    exponentiate(args_, smem_.lse[stage], s);
+    if (step - first_ >= 2) hand_over_dq(step - 2);
+    ptx::wgmma_wait<0>();
+    ptx::hold_registers(dk);
+    start_dp(dp, stage);
+    hide_scores(s);
+    ptx::wgmma_wait<0>();
+    ptx::hold_registers(dp);
+    differentiate(args_, smem_.lse[stage], smem_.delta[stage], s, dp);
+    hide_scores(dp);
+  }
+
+  /// What the last step leaves: its dk, its dq and that of the step before.
+  FOVEAL_DEVICE void finish_sums(Sums& dk, const Weights& ds, Piece& dq, unsigned step) {
+    const bool alone = step == first_;
+    if constexpr (!kTile.overlaps_dk()) {
+      if (!alone) store_dq(dq, step - 1);
+    }
+    await_ds(step);
+    start_dq(dq, step);
+    add_weighted(dk, ds, smem_.q[q_.stage]);
+    if (!alone) hand_over_dq(step - 1);
+    await_dq_place(step);
+    ptx::wgmma_wait<1>();
+    ptx::hold_registers(dq);
+    release(smem_.k_empty);
+    release(smem_.ds_empty[step % 2]);
+    store_dq(dq, step);
+    hand_over_dq(step);
+    ptx::wgmma_wait<0>();
+    ptx::hold_registers(dk);
+    release(smem_.q_empty[q_.stage]);
+  }
+
+  /// Waits for a step's rows of q, and learns what is to be known of them.
+  FOVEAL_DEVICE std::uint32_t await_flags(const RingPlace<Shape::kQStages>& at) const {
+    ptx::mbarrier_wait(address_of(smem_.q_full[at.stage]), at.parity);
+    return smem_.step[at.stage].flags;
+  }
+  /// Of the step. Where registers are few, shared memory is asked each time.
+  FOVEAL_DEVICE bool is(Step::Flag flag) const {
+    return ((kTile.overlaps_dk() ? flags_ : smem_.step[q_.stage].flags) & flag) != 0;
+  }
+  /// Waits for a step's rows of dout, lse and delta.
+  FOVEAL_DEVICE void await_dout(unsigned step) const {
+    const auto at = RingPlace<Shape::kDoutStages>::of_step(step);
+    ptx::mbarrier_wait(address_of(smem_.dout_full[at.stage]), at.parity);
+  }
+  /// Waits until the copy engine has read the consumer's dq of the step before.
+  FOVEAL_DEVICE void await_dq_place(unsigned step) const {
+    ptx::mbarrier_wait(address_of(smem_.dq_empty[group_]), step % 2 ^ 1);
+  }
+
+  /// The second consumer begins a tile of keys half a step after the first, and stays behind: one
+  /// has products to wait for while the other computes.
+  FOVEAL_DEVICE void follow() const {
+    if (group_ != 0) ptx::named_barrier_sync(kFollowBarrier, Shape::kConsumers * kGroupThreads);
+  }
+  FOVEAL_DEVICE void lead() const {
+    if (group_ == 0) ptx::named_barrier_arrive(kFollowBarrier, Shape::kConsumers * kGroupThreads);
+  }
+
+  /// Of the step's rows.
+  FOVEAL_DEVICE void hide_scores(Scores& values) const {
+    if (is(Step::kMasked)) {
+      hide(work(), work().tile.first + group_ * kGroupRows, smem_.step[q_.stage].first_row, values);
+    }
+  }
+
+  /// All consumers' ds of a step are in shared memory; their dq has read it.
+  FOVEAL_DEVICE void await_ds(unsigned step) const {
+    ptx::mbarrier_wait(address_of(smem_.ds_full[step % 2]), step / 2 % 2);
+  }
+  FOVEAL_DEVICE void await_free_ds(unsigned step) const {
+    ptx::mbarrier_wait(address_of(smem_.ds_empty[step % 2]), step / 2 % 2 ^ 1);
   }
 
   /// Starts s = k . q^T of a step's rows.
-  FOVEAL_DEVICE void start_scores(Scores& s, const RingPlace<Shape::kQStages>& at) {
-    ptx::mbarrier_wait(address_of(smem_.q_full[at.stage]), at.parity);
-    const Step& what = smem_.step[at.stage];
-    if (what.unseeing) clear_unseeing_rows(smem_.q[at.stage], what.first_row);
-    start_product(s, smem_.k, smem_.q[at.stage]);
+  FOVEAL_DEVICE void start_scores(Scores& s) {
+    if (is(Step::kUnseeing)) clear_unseeing_rows(smem_.q[q_.stage]);
+    start_product(s, k_, smem_.q[q_.stage]);
   }
   /// Starts dp = v . dout^T.
-  FOVEAL_DEVICE void start_dp(Scores& dp, const RingPlace<Shape::kDoutStages>& at) {
-    ptx::mbarrier_wait(address_of(smem_.dout_full[at.stage]), at.parity);
-    const Step& what = smem_.step[q_.stage];
-    if (what.unseeing) clear_unseeing_rows(smem_.dout[at.stage], what.first_row);
-    start_product(dp, smem_.v, smem_.dout[at.stage]);
+  FOVEAL_DEVICE void start_dp(Scores& dp, unsigned stage) {
+    if (is(Step::kUnseeing)) clear_unseeing_rows(smem_.dout[stage]);
+    start_product(dp, v_, smem_.dout[stage]);
   }
-  FOVEAL_DEVICE void start_product(Scores& s, const unsigned char* held,
+  FOVEAL_DEVICE void start_product(Scores& s, std::uint32_t held,
                                    const unsigned char* streamed) const {
     using Product = ptx::WgmmaShared<Element, kTile.m, ptx::FactorsOfB::kAdjacent>;
-    const PanelOperand<kK> left(at(held), group_ * kGroupRows);
+    const PanelOperand<kK> left(held, group_ * kGroupRows);
     const PanelOperand<kQ> right(at(streamed), 0);
     ptx::wgmma_fence();
     Product::start(s, left.columns(0), right.columns(0));
@@ -185,26 +277,28 @@ class Consumer {
     ptx::wgmma_commit();
   }
 
-  /// Starts sums += weights . streamed.
+  /// Starts sums += weights . streamed, of 16 rows a step.
+  template <int kFrom = 0, int kTo = kWeightSteps>
   FOVEAL_DEVICE void add_weighted(Sums& sums, const Weights& weights,
                                   const unsigned char* streamed) const {
     const PanelOperand<kQ> right(at(streamed), 0);
     ptx::hold_registers(sums);
     ptx::wgmma_fence();
 #pragma unroll
-    for (int i = 0; i < kWeightSteps; ++i) {
+    for (int i = kFrom; i < kTo; ++i) {
       ptx::Wgmma<Element, kTile.d>::multiply_registers(sums, weights[i], right.rows(i), 1);
     }
     ptx::wgmma_commit();
   }
 
-  /// Starts the consumer's piece of dq = ds . k.
-  FOVEAL_DEVICE void start_dq(float (&dq)[32], unsigned buffer) const {
+  /// Starts the consumer's piece of dq = ds . k; before the first step of a tile of keys, of what
+  /// is there: nobody reads it.
+  FOVEAL_DEVICE void start_dq(Piece& dq, unsigned step) const {
     using Product = ptx::WgmmaShared<Element, 64, ptx::FactorsOfB::kApart>;
     const int row = group_ / kTile.dq_column_pieces() * kGroupRows;
     const int panel = group_ % kTile.dq_column_pieces();
-    const PanelOperand<kDs> left(at(smem_.ds[buffer]), row);
-    const PanelOperand<kK> right(at(smem_.k) + panel * kK.panel_bytes(), 0);
+    const PanelOperand<kDs> left(at(smem_.ds[step % 2]), row);
+    const PanelOperand<kK> right(k_ + panel * kK.panel_bytes(), 0);
     ptx::wgmma_fence();
     Product::start(dq, left.columns(0), right.rows(0));
 #pragma unroll
@@ -212,84 +306,30 @@ class Consumer {
     ptx::wgmma_commit();
   }
 
-  /// Of rows 2 t and 2 t + 1 of the first eight; those of the next lie 4 pairs further.
-  FOVEAL_DEVICE static const float2* pairs(const float* values) {
-    return reinterpret_cast<const float2*>(values) + thread() % 4;
-  }
-
-  /// Scores become weights.
-  FOVEAL_DEVICE void exponentiate(Scores& s, int stage) const {
-    if (args_.softcap.is_on()) cap_products(args_.softcap, s);
-    const float2* all = pairs(smem_.lse[stage]);
-#pragma unroll
-    for (int j = 0; j < kScores / 4; ++j) {
-      const float2 lse = all[4 * j];
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        s[4 * j + e] =
-            ptx::exp2_approx(fmaf(s[4 * j + e], args_.scale_log2, e % 2 == 0 ? -lse.x : -lse.y));
-      }
-    }
-  }
-  /// dp becomes ds = p (dp - delta).
-  FOVEAL_DEVICE void differentiate(const Scores& p, Scores& dp, int stage) const {
-    const float2* all = pairs(smem_.delta[stage]);
-#pragma unroll
-    for (int j = 0; j < kScores / 4; ++j) {
-      const float2 delta = all[4 * j];
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        dp[4 * j + e] = p[4 * j + e] * (dp[4 * j + e] - (e % 2 == 0 ? delta.x : delta.y));
-      }
-    }
-    if (args_.softcap.is_on()) apply_slopes(args_.softcap, p, pairs(smem_.lse[stage]), dp);
-  }
-  /// What the mask hides becomes 0, whatever it was.
-  FOVEAL_DEVICE void hide(Scores& p, Scores& ds, int first_row) const {
-    const int key =
-        work().tile.first + group_ * kGroupRows + thread() / 32 * 16 + thread() % 32 / 4;
-    const int row = first_row + 2 * (thread() % 4);
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const algorithm::BasicRange<std::int32_t> seen = work().rows_of_key(key + 8 * half);
-      const int min = seen.min - row;
-      const int max = seen.max - row;
-#pragma unroll
-      for (int j = 0; j < kScores / 4; ++j) {
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          if (8 * j + e < min || 8 * j + e >= max) {
-            p[4 * j + 2 * half + e] = 0.0f;
-            ds[4 * j + 2 * half + e] = 0.0f;
-          }
-        }
-      }
-    }
-  }
-  FOVEAL_DEVICE static void pack(Weights& weights, const Scores& values) {
-#pragma unroll
-    for (int i = 0; i < kScores / 2; ++i) {
-      weights[i / 4][i % 4] = ptx::pack_pair<Element>(values[2 * i], values[2 * i + 1]);
-    }
-  }
-
   /// ds into shared memory, transposed to rows of q: the consumer's keys are panel `group_`.
-  FOVEAL_DEVICE void publish(const Weights& ds, unsigned buffer) const {
-    const int lane = thread() % 32;
+  FOVEAL_DEVICE void store_ds(const Weights& ds, unsigned step) const {
+    const int lane = thread_of_group() % 32;
     const int row = lane / 16 * 8 + lane % 8;
-    const int unit = thread() / 32 * 2 + lane / 8 % 2;
-    const std::uint32_t to = ptx::shared_address(smem_.ds[buffer]) + group_ * kDs.panel_bytes() +
+    const int unit = thread_of_group() / 32 * 2 + lane / 8 % 2;
+    const std::uint32_t to = ptx::shared_address(smem_.ds[step % 2]) + group_ * kDs.panel_bytes() +
                              row * kDs.row_bytes() + ((unit ^ (row % 8)) << 4);
 #pragma unroll
     for (int i = 0; i < kWeightSteps; ++i) {
       ptx::stmatrix_x4_trans(to + i * 16 * kDs.row_bytes(), ds[i]);
     }
+  }
+
+  /// And to all consumers' dq.
+  FOVEAL_DEVICE void announce_ds(unsigned step) const {
     ptx::fence_proxy_async();
+    __syncwarp();
+    release(smem_.ds_full[step % 2]);
   }
 
   /// The piece of dq into shared memory.
-  FOVEAL_DEVICE void store_dq(const float (&dq)[32]) const {
-    const std::uint32_t to = ptx::shared_address(smem_.dq[group_]) + 16 * thread();
+  FOVEAL_DEVICE void store_dq(const Piece& dq, unsigned step) const {
+    if constexpr (!kTile.overlaps_dk()) await_dq_place(step);
+    const std::uint32_t to = ptx::shared_address(smem_.dq[group_]) + 16 * thread_of_group();
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
       ptx::store_shared_16(to + j * 16 * kGroupThreads,
@@ -309,38 +349,17 @@ class Consumer {
     const cuda::bwd::HeldTile& tile = work().tile;
     const int first = tile.first + group_ * kGroupRows;
     if (tile.readable.min <= first && first + kGroupRows <= tile.readable.max) return;
-    clear_rows<kK>(smem_.k, group_ * kGroupRows, kGroupRows,
-                   {tile.readable.min - tile.first, tile.readable.max - tile.first}, thread(),
-                   kGroupThreads);
-    ptx::fence_proxy_async();
-    ptx::named_barrier_sync(kClearBarrier + 1 + group_, kGroupThreads);
+    clear_rows<kK>(smem_.kv[parity_], {group_ * kGroupRows, (group_ + 1) * kGroupRows},
+                   {tile.readable.min - tile.first, tile.readable.max - tile.first},
+                   kClearBarrier + group_);
   }
 
-  /// Zeroes rows of q or dout that meet no key, all consumers together.
-  FOVEAL_DEVICE void clear_unseeing_rows(unsigned char* operand, int first) const {
+  /// Zeroes rows of q or dout that meet no key: each consumer all of them, as it reads all.
+  FOVEAL_DEVICE void clear_unseeing_rows(unsigned char* operand) const {
+    const int first = smem_.step[q_.stage].first_row;
     const IntRange rows = work().rows;
-    clear_rows<kQ>(operand, 0, kTile.m, {rows.min - first, rows.max - first},
-                   group_ * kGroupThreads + thread(), Shape::kConsumers * kGroupThreads);
-    ptx::fence_proxy_async();
-    ptx::named_barrier_sync(kClearBarrier, Shape::kConsumers * kGroupThreads);
-  }
-
-  /// Rows [from, from + count) of an operand that `kept` does not contain.
-  template <PanelLayout kLayout>
-  FOVEAL_DEVICE static void clear_rows(unsigned char* operand, int from, int count,
-                                       const IntRange& kept, int first, int threads) {
-    constexpr int kUnits = kLayout.row_bytes() / 16;
-    const std::uint32_t base = ptx::shared_address(operand);
-    for (int unit = first; unit < count * kUnits; unit += threads) {
-      const int row = from + unit / kUnits;
-      if (kept.contains(row)) continue;
-#pragma unroll
-      for (int panel = 0; panel < kLayout.panels(); ++panel) {
-        ptx::store_shared_16(
-            base + panel * kLayout.panel_bytes() + row * kLayout.row_bytes() + unit % kUnits * 16,
-            {0, 0, 0, 0});
-      }
-    }
+    clear_rows<kQ>(operand, {0, kTile.m}, {rows.min - first, rows.max - first},
+                   kClearBarrier + group_);
   }
 
   const GradientArgs& args_;
@@ -351,15 +370,27 @@ class Consumer {
     return base_ + static_cast<std::uint32_t>(static_cast<const unsigned char*>(operand) -
                                               reinterpret_cast<const unsigned char*>(&smem_));
   }
-  /// Learns anew where shared memory begins, so that descriptions of operands are computed in each
-  /// step, in uniform registers, and none is kept from before all steps.
+  /// Learns anew where shared memory begins and which of the held tiles is k, so that descriptions
+  /// of operands are computed in each step, in uniform registers, and none is kept from before all
+  /// steps.
   FOVEAL_DEVICE void find_operands() {
-    const auto address = static_cast<int>(ptx::shared_address(&smem_));
-    base_ = static_cast<std::uint32_t>(uniform(ptx::opaque(address)));
+    const auto address = static_cast<int>(ptx::shared_address(&smem_) + parity_);
+    const auto both = static_cast<std::uint32_t>(uniform(ptx::opaque(address)));
+    base_ = both & ~1u;
+    const std::uint32_t swapped = (both & 1u) * kK.bytes();
+    k_ = at(smem_.kv[0]) + swapped;
+    v_ = at(smem_.kv[1]) - swapped;
   }
 
   int group_;
+  std::uint32_t flags_ = 0;  ///< Of the step, and of the next.
+  std::uint32_t next_flags_ = 0;
+  unsigned first_ = 0;        ///< Step of the tile of keys.
+  int before_ = 0;            ///< Stage of q of the step before.
+  std::uint32_t parity_ = 0;  ///< Of the tile of keys.
   std::uint32_t base_ = 0;
+  std::uint32_t k_ = 0;
+  std::uint32_t v_ = 0;
   unsigned step_ = 0;
   unsigned tile_ = 0;
 };

@@ -23,6 +23,8 @@ FOVEAL_DEVICE void init_barriers(typename Shape::SharedMemory& smem) {
   ptx::mbarrier_init(address_of(smem.k_empty), kConsumerWarps);
   ptx::mbarrier_init(address_of(smem.v_empty), kConsumerWarps);
   for (int i = 0; i < 2; ++i) {
+    ptx::mbarrier_init(address_of(smem.ds_full[i]), kConsumerWarps);
+    ptx::mbarrier_init(address_of(smem.ds_empty[i]), kConsumerWarps);
     ptx::mbarrier_init(address_of(smem.dq_begun[i]), 1);
     ptx::mbarrier_init(address_of(smem.work_full[i]), 1);
     ptx::mbarrier_init(address_of(smem.work_empty[i]), kConsumerWarps + 3);

@@ -60,23 +60,27 @@ FOVEAL_DEVICE void load_operands_of(const GradientArgs& args, typename Shape::Sh
     const int first_row = rows.block * Shape::kTile.m;
     const int row = sequence.q_begin + first_row;
     ptx::mbarrier_wait(address_of(smem.q_empty[q.stage]), q.parity ^ 1);
-    smem.step[q.stage] = {first_row, work.blocks.needs_mask(rows.block),
-                          first_row < work.rows.min || first_row + Shape::kTile.m > work.rows.max,
-                          step == 0, step + 1 == work.steps};
+    const bool masked = work.blocks.needs_mask(rows.block);
+    const bool unseeing = first_row < work.rows.min || first_row + Shape::kTile.m > work.rows.max;
+    const bool last = step + 1 == work.steps;
+    smem.step[q.stage] = {first_row, (masked ? Step::kMasked : 0u) |
+                                         (unseeing ? Step::kUnseeing : 0u) |
+                                         (last ? Step::kLast : 0u)};
     load_tile<kQ>(args.q, address_of(smem.q[q.stage]), address_of(smem.q_full[q.stage]), row,
                   rows.head, q_sequence);
+    // k comes where v of the tile before was, which is free before k is.
     if (step == 0) {
       ptx::mbarrier_wait(address_of(smem.v_empty), work.parity ^ 1);
-      load_tile<kK>(args.v, address_of(smem.v), address_of(smem.v_full), key, work.tile.head,
-                    k_sequence);
+      load_tile<kK>(args.k, address_of(smem.kv[work.parity]), address_of(smem.k_full), key,
+                    work.tile.head, k_sequence);
     }
     ptx::mbarrier_wait(address_of(smem.dout_empty[dout.stage]), dout.parity ^ 1);
     load_tile<kQ>(args.dout, address_of(smem.dout[dout.stage]),
                   address_of(smem.dout_full[dout.stage]), row, rows.head, q_sequence);
     if (step == 0) {
       ptx::mbarrier_wait(address_of(smem.k_empty), work.parity ^ 1);
-      load_tile<kK>(args.k, address_of(smem.k), address_of(smem.k_full), key, work.tile.head,
-                    k_sequence);
+      load_tile<kK>(args.v, address_of(smem.kv[work.parity ^ 1]), address_of(smem.v_full), key,
+                    work.tile.head, k_sequence);
     }
     rows.advance(work);
     q = q.next();

@@ -28,7 +28,7 @@ struct BlockWork {
   std::int32_t leftpad;
   bool backwards;        ///< From the last tile of rows to the first.
   bool none;             ///< Nothing is left to do.
-  std::uint32_t parity;  ///< Of k_full and v_full, where there are steps.
+  std::uint32_t parity;  ///< Of k_full and v_full, and which tile holds k, where there are steps.
   algorithm::BasicMask<std::int32_t> mask;
 
   /// Rows that see key `j` of the sequence, none where there is no such key.
@@ -40,11 +40,13 @@ struct BlockWork {
 
 /// What a consumer needs to know of a tile of rows.
 struct Step {
+  enum Flag : std::uint32_t {
+    kMasked = 1,    ///< Not all of it sees all keys.
+    kUnseeing = 2,  ///< Rows meet no key: they may hold anything.
+    kLast = 4,      ///< Of a tile of keys.
+  };
   int first_row;
-  bool masked;    ///< Not all of it sees all keys.
-  bool unseeing;  ///< Rows meet no key: they may hold anything.
-  bool first;     ///< Of a tile of keys.
-  bool last;
+  std::uint32_t flags;
 };
 
 /// Where a step's rows lie in a ring of kStages, and the parity of their round: of waits for "full"
@@ -88,8 +90,7 @@ struct GradientShape {
 
   /// Operands are (rows, columns) in swizzled panels. Barriers are named after what they announce.
   struct alignas(1024) SharedMemory {
-    unsigned char k[kKLayout.bytes()];
-    unsigned char v[kKLayout.bytes()];
+    unsigned char kv[2][kKLayout.bytes()];  ///< k is that of BlockWork::parity, v the other.
     unsigned char q[kQStages][kQLayout.bytes()];
     unsigned char dout[kDoutStages][kQLayout.bytes()];
     unsigned char ds[2][kDsLayout.bytes()];
@@ -100,6 +101,7 @@ struct GradientShape {
     std::uint64_t q_full[kQStages], q_empty[kQStages];  ///< And the step.
     std::uint64_t dout_full[kDoutStages],
         dout_empty[kDoutStages];                                 ///< And the rows' lse and delta.
+    std::uint64_t ds_full[2], ds_empty[2];                       ///< Of even and odd steps.
     std::uint64_t dq_full[2][kConsumers], dq_empty[kConsumers];  ///< Full: of even and odd steps.
     std::uint64_t dq_begun[2];                                   ///< Of even and odd steps.
     Step step[kQStages];
