@@ -172,8 +172,9 @@ TEST(HopperBackwardPlan, WorkspaceHasRoomForPortableBackward) {
 }
 
 TEST(HopperBackwardPlan, EveryElementOfDqHasAPlaceOfItsOwn) {
-  for (const bwd::BackwardTile& tile : {bwd::BackwardHdim64::tile, bwd::BackwardHdim128::tile,
-                                        bwd::BackwardHdim192::tile, bwd::BackwardHdim256::tile}) {
+  for (const bwd::BackwardTile& tile :
+       {bwd::BackwardHdim64::tile, bwd::BackwardHdim96::tile, bwd::BackwardHdim128::tile,
+        bwd::BackwardHdim192::tile, bwd::BackwardHdim256::tile}) {
     std::vector<int> elements(static_cast<std::size_t>(tile.dq_floats()), 0);
     for (int row = 0; row < tile.m; ++row) {
       for (int column = 0; column < tile.d; ++column) {
@@ -181,6 +182,30 @@ TEST(HopperBackwardPlan, EveryElementOfDqHasAPlaceOfItsOwn) {
       }
     }
     for (const int count : elements) ASSERT_EQ(count, 1);
+  }
+}
+
+// Narrow heads: the copy engine adds a consumer's piece at once.
+TEST(HopperBackwardPlan, PiecesOfNarrowDqLieOneAfterTheOther) {
+  for (const bwd::BackwardTile& tile :
+       {bwd::BackwardHdim64::tile, bwd::BackwardHdim96::tile, bwd::BackwardHdim128::tile}) {
+    int floats = 0;
+    for (int piece = 0; piece < tile.num_consumers(); ++piece) {
+      EXPECT_EQ(floats, piece * bwd::kPieceFloats) << tile.d;
+      floats += tile.dq_piece_floats(piece);
+      const int row = piece / tile.dq_column_pieces() * bwd::kGroupRows;
+      const int column = piece % tile.dq_column_pieces() * 64;
+      EXPECT_EQ(bwd::dq_place(tile, row, column), piece * bwd::kPieceFloats) << tile.d;
+    }
+    EXPECT_EQ(floats, tile.dq_floats()) << tile.d;
+  }
+}
+
+TEST(HopperBackwardPlan, HeadsTakeTheNarrowestTile) {
+  for (const std::int64_t headdim : {8, 64, 72, 96, 104, 128, 136, 192, 200, 256}) {
+    const std::int64_t width = bwd::backward_tile(make_geometry(dense_problem(64, headdim))).d;
+    EXPECT_GE(width, headdim);
+    EXPECT_LT(width - headdim, headdim <= 128 && headdim > 64 ? 32 : 64) << headdim;
   }
 }
 

@@ -13,8 +13,8 @@ namespace {
 
 using planner::KernelConfig;
 
-constexpr std::array kTiles = {BackwardHdim64::tile, BackwardHdim128::tile, BackwardHdim192::tile,
-                               BackwardHdim256::tile};
+constexpr std::array kTiles = {BackwardHdim64::tile, BackwardHdim96::tile, BackwardHdim128::tile,
+                               BackwardHdim192::tile, BackwardHdim256::tile};
 static_assert(kTiles.back().d == kMaxHeaddim);
 
 /// Tiles of a launch over all heads, and of dq's sums.

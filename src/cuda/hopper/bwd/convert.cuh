@@ -15,6 +15,8 @@
 namespace foveal::cuda::hopper::bwd {
 
 inline constexpr int kConvertThreads = 256;
+/// Blocks of a multiprocessor: half a piece takes more registers than a whole one.
+constexpr int convert_blocks(const BackwardTile& tile) { return tile.d % 64 == 0 ? 4 : 3; }
 /// Loads of a count, a microsecond each, before a block waits for the whole launch of the products.
 inline constexpr int kConvertPolls = 1000;
 
@@ -126,10 +128,10 @@ FOVEAL_DEVICE void store_piece(const GradientArgs& args, const cuda::bwd::Operan
 /// A block a tile of rows and query head. Where additions are counted, a tile is converted as soon
 /// as all have been made to it, while others are still being summed.
 template <class Config>
-static __global__ void __launch_bounds__(kConvertThreads, 4)
+static __global__ void __launch_bounds__(kConvertThreads, convert_blocks(Config::tile))
     convert_dq_kernel(const __grid_constant__ GradientArgs args) {
   constexpr BackwardTile kTile = Config::tile;
-  constexpr int kUnits = kTile.dq_floats() / 1024;
+  constexpr int kUnits = kTile.m / 16 * kTile.dq_column_pieces();
   const cuda::bwd::BackwardArgs& backward = args.backward;
   if constexpr (kTile.is_wide()) ptx::wait_for_grid_before();
   const SumsTile sums = find_sums_tile<Config>(args, blockIdx.x);
@@ -154,7 +156,8 @@ static __global__ void __launch_bounds__(kConvertThreads, 4)
       float4 values[8];
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
-        values[j] = summed ? __ldcs(from + j * kGroupThreads + lane % 4) : float4{0, 0, 0, 0};
+        const bool read = summed && column + 8 * j < kTile.d;
+        values[j] = read ? __ldcs(from + j * kGroupThreads + lane % 4) : float4{0, 0, 0, 0};
       }
       const PieceRows at{
           tile.first + row,

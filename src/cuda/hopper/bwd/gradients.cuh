@@ -291,12 +291,12 @@ class Consumer {
     ptx::wgmma_commit();
   }
 
-  /// Starts the consumer's piece of dq = ds . k; before the first step of a tile of keys, of what
-  /// is there: nobody reads it.
+  /// Starts the consumer's piece of dq = ds . k. Nobody reads columns beyond those of k, nor what
+  /// is computed in the first step of a tile of keys from ds of no step.
   FOVEAL_DEVICE void start_dq(Piece& dq, unsigned step) const {
     using Product = ptx::WgmmaShared<Element, 64, ptx::FactorsOfB::kApart>;
     const int row = group_ / kTile.dq_column_pieces() * kGroupRows;
-    const int panel = group_ % kTile.dq_column_pieces();
+    const int panel = group_ % kTile.dq_column_pieces() * (64 / kK.panel_columns());
     const PanelOperand<kDs> left(at(smem_.ds[step % 2]), row);
     const PanelOperand<kK> right(k_ + panel * kK.panel_bytes(), 0);
     ptx::wgmma_fence();

@@ -178,7 +178,6 @@ template <class Shape>
 FOVEAL_DEVICE void add_dq(const GradientArgs& args, typename Shape::SharedMemory& smem,
                           std::uint32_t adder) {
   constexpr BackwardTile kTile = Shape::kTile;
-  constexpr int kPieceFloats = kTile.dq_floats() / Shape::kConsumers;
   std::uint32_t count = 0;
   bool gave_up = false;
   for_all_work<Shape>(smem, [&](const BlockWork& work) {
@@ -205,11 +204,12 @@ FOVEAL_DEVICE void add_dq(const GradientArgs& args, typename Shape::SharedMemory
 #pragma unroll
       for (int piece = 0; piece < Shape::kConsumers; ++piece) {
         const std::uint32_t from = address_of(smem.dq[piece]);
+        const std::uint32_t bytes = 4 * kTile.dq_piece_floats(piece);
         ptx::mbarrier_wait(address_of(smem.dq_full[adder][piece]), count / 2 % 2);
         if (first) {
-          ptx::bulk_store(to + piece * kPieceFloats, from, 4 * kPieceFloats);
+          ptx::bulk_store(to + piece * kPieceFloats, from, bytes);
         } else {
-          ptx::bulk_reduce_add(to + piece * kPieceFloats, from, 4 * kPieceFloats);
+          ptx::bulk_reduce_add(to + piece * kPieceFloats, from, bytes);
         }
         ptx::bulk_commit();
       }

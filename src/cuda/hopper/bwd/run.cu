@@ -144,6 +144,8 @@ Status run(const LaunchContext& context) {
   const BackwardTile& tile = backward_tile(context.geometry);
   if (tile == BackwardHdim64::tile) {
     FOVEAL_RETURN_IF_ERROR(launch_products<BackwardHdim64>(context, args));
+  } else if (tile == BackwardHdim96::tile) {
+    FOVEAL_RETURN_IF_ERROR(launch_products<BackwardHdim96>(context, args));
   } else if (tile == BackwardHdim128::tile) {
     FOVEAL_RETURN_IF_ERROR(launch_products<BackwardHdim128>(context, args));
   } else if (tile == BackwardHdim192::tile) {

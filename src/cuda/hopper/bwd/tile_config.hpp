@@ -13,7 +13,9 @@ namespace foveal::cuda::hopper::bwd {
 /// Threads of a warpgroup, and the rows of one wgmma.
 inline constexpr int kGroupThreads = 128;
 inline constexpr int kGroupRows = 64;
-/// Columns of dq that leave together where heads are wider than 128.
+/// Places in shared memory for a consumer's piece of dq, where heads are not wider than 128.
+inline constexpr int kPieceFloats = kGroupRows * 64;
+/// Columns of dq that leave together where they are wider.
 inline constexpr int kPieceColumns = 16;
 
 /// A block holds n keys of k and v and streams q and dout past them, m rows at a time. Where heads
@@ -46,8 +48,14 @@ struct BackwardTile {
   /// Gradients of scores: rows of q, keys adjacent.
   [[nodiscard]] FOVEAL_HOST_DEVICE constexpr PanelLayout ds_layout() const { return {m, n}; }
 
-  /// Narrow: dq of a tile is computed in pieces of 64 rows x 64 columns, one a consumer.
-  [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int dq_column_pieces() const { return d / 64; }
+  /// Narrow: dq of a tile is computed in pieces of 64 rows x 64 columns, one a consumer; of
+  /// headdim 96 the second piece has 32 columns that are kept.
+  [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int dq_column_pieces() const {
+    return ceil_div(d, 64);
+  }
+  [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int dq_piece_floats(int piece) const {
+    return kGroupRows * min_of(64, d - piece % dq_column_pieces() * 64);
+  }
   [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int dq_floats() const { return m * d; }
 
   /// Wide: weights, and gradients of scores: keys of a block, rows adjacent.
@@ -103,7 +111,9 @@ struct BackwardTile {
   [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int operand_bytes() const {
     const int held = 2 * k_layout().bytes() + dout_stages * 8 * m;
     const int streamed = (q_stages + dout_stages) * q_layout().bytes();
-    if (!is_wide()) return held + streamed + 2 * ds_layout().bytes() + 4 * dq_floats();
+    if (!is_wide()) {
+      return held + streamed + 2 * ds_layout().bytes() + 4 * num_consumers() * kPieceFloats;
+    }
     return held + streamed + num_parts() * part_layout().bytes() +
            (1 + blocks) * scores_layout().bytes() +
            4 * num_dq_consumers() * dq_buffers * piece_floats();
@@ -117,7 +127,7 @@ struct BackwardTile {
                         m <= 128 && m / 64 * dq_column_pieces() == num_consumers();
     const bool wide = blocks == 2 && n == blocks * kGroupRows && m == 64 && d <= 256 &&
                       d % 64 == 0 && dq_buffers >= 2;
-    return (is_wide() ? wide : narrow && d % 64 == 0) &&
+    return (is_wide() ? wide : narrow && d % 32 == 0) &&
            producer_registers() + (is_wide() ? scores_registers() : consumer_registers()) +
                    (num_consumers() - 1) * consumer_registers() <=
                (num_consumers() + 1) * launch_registers() &&
@@ -128,6 +138,9 @@ struct BackwardTile {
 
 struct BackwardHdim64 {
   static constexpr BackwardTile tile{.m = 128, .n = 128, .d = 64};
+};
+struct BackwardHdim96 {
+  static constexpr BackwardTile tile{.m = 64, .n = 128, .d = 96};
 };
 struct BackwardHdim128 {
   static constexpr BackwardTile tile{.m = 64, .n = 128, .d = 128};
@@ -141,7 +154,8 @@ struct BackwardHdim256 {
       .m = 64, .n = 128, .d = 256, .q_stages = 2, .dout_stages = 1, .blocks = 2, .dq_buffers = 3};
 };
 static_assert(BackwardHdim192::tile.is_possible() && BackwardHdim256::tile.is_possible());
-static_assert(BackwardHdim64::tile.is_possible() && BackwardHdim128::tile.is_possible());
+static_assert(BackwardHdim64::tile.is_possible() && BackwardHdim96::tile.is_possible() &&
+              BackwardHdim128::tile.is_possible());
 
 /// Where an element of dq lies among the sums of its tile: piece by piece as the threads of a
 /// consumer hold them, 4 x 128 floats at a time.
@@ -149,7 +163,7 @@ static_assert(BackwardHdim64::tile.is_possible() && BackwardHdim128::tile.is_pos
                                                         int column) {
   const int piece = row / 64 * tile.dq_column_pieces() + column / 64;
   const int thread = row % 64 / 16 * 32 + row % 8 * 4 + column % 8 / 2;
-  return piece * 4096 + (column % 64 / 8 * kGroupThreads + thread) * 4 + row % 16 / 8 * 2 +
+  return piece * kPieceFloats + (column % 64 / 8 * kGroupThreads + thread) * 4 + row % 16 / 8 * 2 +
          column % 2;
 }
 
