@@ -21,6 +21,7 @@ FOVEAL_DEVICE void bulk_reduce_add(float* to, std::uint32_t from, std::uint32_t 
 
 /// to[i] = from[i], as bulk_reduce_add.
 FOVEAL_DEVICE void bulk_store(float* to, std::uint32_t from, std::uint32_t bytes) {
+  stall();
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n" ::"l"(to), "r"(from),
                "r"(bytes)
                : "memory");

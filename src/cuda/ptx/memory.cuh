@@ -17,6 +17,7 @@ FOVEAL_DEVICE void store_release(std::uint64_t* flag, std::uint64_t value) {
 
 /// Adds to a flag, and sees what those saw or wrote that released the value it returns.
 FOVEAL_DEVICE std::uint64_t add_acquire(std::uint64_t* flag, std::uint64_t value) {
+  stall();
   std::uint64_t before;
   asm volatile("atom.acquire.gpu.global.add.u64 %0, [%1], %2;\n"
                : "=l"(before)
@@ -27,6 +28,7 @@ FOVEAL_DEVICE std::uint64_t add_acquire(std::uint64_t* flag, std::uint64_t value
 
 /// Adds to a flag as store_release stores it.
 FOVEAL_DEVICE void add_release(std::uint64_t* flag, std::uint64_t value) {
+  stall();
   asm volatile("red.release.gpu.global.add.u64 [%0], %1;\n" ::"l"(flag), "l"(value) : "memory");
 }
 
