@@ -25,7 +25,7 @@ namespace foveal::cuda::hopper::bwd {
 
 /// Named barriers, of all consumers and, with its number added, of each alone.
 inline constexpr int kFollowBarrier = 1;
-inline constexpr int kClearBarrier = 2;
+inline constexpr int kGroupBarrier = 2;
 
 /// One arrival a warp.
 FOVEAL_DEVICE void release(std::uint64_t& empty) {
@@ -58,8 +58,10 @@ class Consumer {
     return !work().none;
   }
   FOVEAL_DEVICE const BlockWork& work() const { return smem_.work[tile_ % 2]; }
+  /// All warps of the consumer come together: some still may be at their scratch memory, where
+  /// others will put the next ds.
   FOVEAL_DEVICE void finish_work() {
-    __syncwarp();
+    ptx::named_barrier_sync(kGroupBarrier + group_, kGroupThreads);
     release(smem_.work_empty[tile_ % 2]);
     ++tile_;
   }
@@ -351,7 +353,7 @@ class Consumer {
     if (tile.readable.min <= first && first + kGroupRows <= tile.readable.max) return;
     clear_rows<kK>(smem_.kv[parity_], {group_ * kGroupRows, (group_ + 1) * kGroupRows},
                    {tile.readable.min - tile.first, tile.readable.max - tile.first},
-                   kClearBarrier + group_);
+                   kGroupBarrier + group_);
   }
 
   /// Zeroes rows of q or dout that meet no key: each consumer all of them, as it reads all.
@@ -359,7 +361,7 @@ class Consumer {
     const int first = smem_.step[q_.stage].first_row;
     const IntRange rows = work().rows;
     clear_rows<kQ>(operand, {0, kTile.m}, {rows.min - first, rows.max - first},
-                   kClearBarrier + group_);
+                   kGroupBarrier + group_);
   }
 
   const GradientArgs& args_;
