@@ -28,7 +28,8 @@ FOVEAL_DEVICE void load_tile(const TensorMap& map, std::uint32_t to, std::uint32
   }
 }
 
-/// Calls `act` for every tile that the block takes, and then tells that the warp is done with it.
+/// Calls `act` for every tile that the block takes, and then tells that the warp is done with it: a
+/// whole warp comes together at the end of `act`.
 template <class Shape, class Do>
 FOVEAL_DEVICE void for_all_work(typename Shape::SharedMemory& smem, const Do& act) {
 #pragma unroll 1
@@ -37,7 +38,6 @@ FOVEAL_DEVICE void for_all_work(typename Shape::SharedMemory& smem, const Do& ac
     ptx::mbarrier_wait(address_of(smem.work_full[slot]), n / 2 % 2);
     if (smem.work[slot].none) return;
     act(smem.work[slot]);
-    __syncwarp(__activemask());
     if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(address_of(smem.work_empty[slot]));
   }
 }
@@ -144,6 +144,7 @@ FOVEAL_DEVICE void load_stats(const GradientArgs& args, typename Shape::SharedMe
       rows.advance(work);
       at = at.next();
     }
+    __syncwarp();
   });
 }
 

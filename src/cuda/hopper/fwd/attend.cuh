@@ -221,8 +221,9 @@ class Consumer {
       }
       const int slot = blocks_.slot();
       ptx::mbarrier_wait(address_of(smem_.k_full[slot]), blocks_.parity());
-      release(smem_.k_empty[slot]);
       ptx::mbarrier_wait(address_of(smem_.v_full[slot]), blocks_.parity());
+      __syncwarp();  // a lane that still waited could find the round over
+      release(smem_.k_empty[slot]);
       release(smem_.v_empty[slot]);
       blocks_.advance();
     }
