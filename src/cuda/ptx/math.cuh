@@ -12,13 +12,6 @@ FOVEAL_DEVICE float exp2_approx(float x) {
   return y;
 }
 
-/// 1 / x, relative error 2^-23; of inf it is 0.
-FOVEAL_DEVICE float rcp_approx(float x) {
-  float y;
-  asm("rcp.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));
-  return y;
-}
-
 /// log2(x), absolute error 2^-22 near 1; log2(0) is -inf.
 FOVEAL_DEVICE float log2_approx(float x) {
   float y;

@@ -5,6 +5,7 @@
 
 #include "cuda/hopper/fwd/args.hpp"
 #include "cuda/ptx/math.cuh"
+#include "cuda/ptx/reciprocal.cuh"
 
 namespace foveal::cuda::hopper {
 
