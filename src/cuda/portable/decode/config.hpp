@@ -29,7 +29,7 @@ inline constexpr std::int64_t kTaskGranules = 3;
 /// The shared direct kernel counts in finer granules, so many for one of the general kernel's, and
 /// a task costs it less, in key blocks (bench/results/h200/decode_ragged.txt).
 inline constexpr std::int32_t kDirectGranules = 3;
-inline constexpr std::int32_t kDirectTaskBlocks = 12;
+inline constexpr std::int32_t kDirectTaskBlocks = 16;
 
 /// Sequences whose lengths a block can scan in shared memory: what the balanced schedule, and with
 /// it batch_invariant, can do.

@@ -57,6 +57,40 @@ FOVEAL_DEVICE MergedQuad merge_quad(const RowParts& parts, int quad) {
   return merged;
 }
 
+/// One warp, whose lanes have the (maximum, sum) of a part each: takes those into `merged`, and
+/// returns the factor of the lane's values.
+FOVEAL_DEVICE float take_parts(MergedQuad& merged, float2 stats) {
+  float row_max = fmaxf(merged.row_max, stats.x);
+#pragma unroll
+  for (int lanes = 1; lanes < 32; lanes *= 2) {
+    row_max = fmaxf(row_max, __shfl_xor_sync(~0u, row_max, lanes));
+  }
+  const float offset = algorithm::softmax_offset(row_max);
+  const float factor = ptx::exp2_approx(stats.x - offset);
+  float sum = stats.y * factor;
+#pragma unroll
+  for (int lanes = 1; lanes < 32; lanes *= 2) sum += __shfl_xor_sync(~0u, sum, lanes);
+  const float old = ptx::exp2_approx(merged.row_max - offset);
+  merged = {{merged.acc.x * old, merged.acc.y * old, merged.acc.z * old, merged.acc.w * old},
+            row_max,
+            merged.row_sum * old + sum};
+  return factor;
+}
+
+/// Adds a quad of the parts that lanes `first` and on have taken.
+template <int kParts>
+FOVEAL_DEVICE void add_values(MergedQuad& merged, const float4 (&values)[kParts], float factor,
+                              int first) {
+#pragma unroll
+  for (int i = 0; i < kParts; ++i) {
+    const float of_part = __shfl_sync(~0u, factor, first + i);
+    merged.acc.x += values[i].x * of_part;
+    merged.acc.y += values[i].y * of_part;
+    merged.acc.z += values[i].z * of_part;
+    merged.acc.w += values[i].w * of_part;
+  }
+}
+
 /// Leaves a warp's results at `partial`, laid out as direct_partial_bytes says.
 template <int kHeaddim>
 FOVEAL_DEVICE void store_warp_partial(const WarpState<kHeaddim, 1>& state, int num_rows,

@@ -149,6 +149,9 @@ class SharedDirectBlock {
  private:
   static constexpr int kQuads = kHeaddim / 4;
   static constexpr int kSlotFloats = kTileRows * partial_stride(kHeaddim);
+  /// Parts whose values a lane reads together. Two blocks of six warps have room for no more.
+  static constexpr int kAtOnce = 16;
+  static_assert(32 % kAtOnce == 0);
 
   static FOVEAL_DEVICE int num_warps() { return static_cast<int>(blockDim.x / 32); }
   static FOVEAL_DEVICE int warp() { return static_cast<int>(threadIdx.x / 32); }
@@ -269,52 +272,41 @@ class SharedDirectBlock {
     }
   }
 
-  /// One warp: a row over all parts, in their order. What of several parts is read at once waits
-  /// for memory once.
+  /// One warp: a row over all parts. A lane has the maximum and the sum of one part, and values of
+  /// several parts are read at once, so that all of them wait for memory once.
   FOVEAL_DEVICE void merge_row(int count, int row) const {
-    constexpr int kAtOnce = 10;
 #pragma unroll 1
-    for (int quad = lane(); quad < kQuads; quad += 32) {
+    for (int quads = 0; quads < kQuads; quads += 32) {
+      const int quad = quads + lane();
       MergedQuad merged{{0.0f, 0.0f, 0.0f, 0.0f}, algorithm::kNegativeInfinity, 0.0f};
 #pragma unroll 1
-      for (int first = 0; first < count; first += kAtOnce) {
-        float2 stats[kAtOnce];
+      for (int first = 0; first < count; first += 32) {
+        const int parts = min_of(count - first, 32);
+        float2 stats = {algorithm::kNegativeInfinity, 0.0f};
+        if (lane() < parts) stats = __ldcg(slot_stats(slot_of(slots()[first + lane()])) + row);
         float4 values[kAtOnce];
-#pragma unroll
-        for (int i = 0; i < kAtOnce; ++i) {
-          stats[i] = {algorithm::kNegativeInfinity, 0.0f};
-          values[i] = {0.0f, 0.0f, 0.0f, 0.0f};
-          if (first + i < count) {
-            float* slot = slot_of(slots()[first + i]);
-            stats[i] = __ldcg(slot_stats(slot) + row);
-            values[i] = __ldcg(reinterpret_cast<const float4*>(slot) + row * kQuads + quad);
-          }
+        read_parts(values, slots() + first, parts, row, quad);
+        const float factor = take_parts(merged, stats);
+        add_values(merged, values, factor, 0);
+#pragma unroll 1
+        for (int next = kAtOnce; next < parts; next += kAtOnce) {
+          read_parts(values, slots() + first + next, parts - next, row, quad);
+          add_values(merged, values, factor, next);
         }
-        add_parts<kAtOnce>(merged, stats, values);
       }
-      store_quad<Element>(args_.direct, row_outputs()[row], quad, merged);
+      if (quad < kQuads) store_quad<Element>(args_.direct, row_outputs()[row], quad, merged);
     }
   }
 
-  template <int kParts>
-  static FOVEAL_DEVICE void add_parts(MergedQuad& merged, const float2 (&stats)[kParts],
-                                      const float4 (&values)[kParts]) {
-    float row_max = merged.row_max;
+  /// Zeros where there is no part or no quad.
+  FOVEAL_DEVICE void read_parts(float4 (&values)[kAtOnce], const std::int32_t* from, int parts,
+                                int row, int quad) const {
 #pragma unroll
-    for (int i = 0; i < kParts; ++i) row_max = fmaxf(row_max, stats[i].x);
-    const float offset = algorithm::softmax_offset(row_max);
-    const float old = ptx::exp2_approx(merged.row_max - offset);
-    merged = {{merged.acc.x * old, merged.acc.y * old, merged.acc.z * old, merged.acc.w * old},
-              row_max,
-              merged.row_sum * old};
-#pragma unroll
-    for (int i = 0; i < kParts; ++i) {
-      const float factor = ptx::exp2_approx(stats[i].x - offset);
-      merged.row_sum += stats[i].y * factor;
-      merged.acc.x += values[i].x * factor;
-      merged.acc.y += values[i].y * factor;
-      merged.acc.z += values[i].z * factor;
-      merged.acc.w += values[i].w * factor;
+    for (int i = 0; i < kAtOnce; ++i) {
+      values[i] = {0.0f, 0.0f, 0.0f, 0.0f};
+      if (i < parts && quad < kQuads) {
+        values[i] = __ldcg(reinterpret_cast<const float4*>(slot_of(from[i])) + row * kQuads + quad);
+      }
     }
   }
 
