@@ -243,8 +243,13 @@ FOVEAL_DEVICE void compute_stats(const StatsArgs& args) {
   }
 }
 
-/// Blocks of a multiprocessor, so that enough loads are under way: 64 registers a thread.
+/// Blocks of a multiprocessor, so that enough loads are under way: 64 registers a thread, which are
+/// too few on sm_120.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200
+inline constexpr int kStatsBlocks = 3;
+#else
 inline constexpr int kStatsBlocks = 4;
+#endif
 
 template <DType kUnits>
 static __global__ void __launch_bounds__(kRowThreads, kStatsBlocks)
