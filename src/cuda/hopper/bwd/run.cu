@@ -84,7 +84,7 @@ Status launch_preparation(const LaunchContext& context, const GradientArgs& args
       .keys = list(cuda::bwd::Side::kKeys, tile.n, Part::kKeyTiles),
       .rows = list(cuda::bwd::Side::kRows, tile.m, Part::kRowTiles),
       .counters = cleared_part(context, Part::kCounters),
-      // Others are stored by whoever is first to add.
+      // Sums of narrow heads are stored by whoever is first to add to them.
       .dq_sums = tile.is_wide() ? cleared_part(context, Part::kDqSums) : ClearedPart{},
   };
   return cuda::bwd::with_units(prepare.stats, [&](auto units) {
@@ -98,14 +98,17 @@ Status launch_preparation(const LaunchContext& context, const GradientArgs& args
   });
 }
 
+/// It relies on the preparation, for which the products have waited. Without products it begins
+/// when the preparation has ended.
 template <class Config>
-Status launch_conversion_of(const GradientArgs& args, std::int64_t num_blocks, void* stream) {
+Status launch_conversion_of(const GradientArgs& args, std::int64_t num_blocks, bool after_products,
+                            void* stream) {
   static SharedMemoryGrant grant;
   return launch_kernel("conversion of dq", convert_dq_kernel<Config>, args,
                        {.num_blocks = num_blocks,
                         .num_threads = kConvertThreads,
                         .stream = stream,
-                        .overlaps_before = true},
+                        .overlaps_before = after_products},
                        grant);
 }
 
@@ -131,7 +134,7 @@ Status launch_products(const LaunchContext& context, const GradientArgs& args) {
     FOVEAL_RETURN_IF_ERROR(
         (launch_gradients_of<Config, DType::kBFloat16>(args, key_blocks, context.stream)));
   }
-  return launch_conversion_of<Config>(args, row_blocks, context.stream);
+  return launch_conversion_of<Config>(args, row_blocks, key_blocks > 0, context.stream);
 }
 
 }  // namespace
