@@ -36,7 +36,7 @@ FOVEAL_DEVICE void bulk_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;\n" ::"n"(kPending) : "memory");
 }
 
-/// Waits until all but the kPending youngest groups have been added.
+/// Waits until all but the kPending youngest groups have been added or stored.
 template <int kPending>
 FOVEAL_DEVICE void bulk_wait() {
   asm volatile("cp.async.bulk.wait_group %0;\n" ::"n"(kPending) : "memory");

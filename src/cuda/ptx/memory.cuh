@@ -32,6 +32,7 @@ FOVEAL_DEVICE void add_release(std::uint64_t* flag, std::uint64_t value) {
   asm volatile("red.release.gpu.global.add.u64 [%0], %1;\n" ::"l"(flag), "l"(value) : "memory");
 }
 
+/// Loads a flag, and sees what those saw or wrote that released its value.
 FOVEAL_DEVICE std::uint64_t load_acquire(const std::uint64_t* flag) {
   stall();
   std::uint64_t value;
@@ -39,8 +40,8 @@ FOVEAL_DEVICE std::uint64_t load_acquire(const std::uint64_t* flag) {
   return value;
 }
 
-/// The same without that order, and without waiting for it: flags that tell of nothing but what has
-/// reached the L2 cache, such as additions that bulk_wait saw done (bulk_reduce.cuh).
+/// Stores and loads without that order, and without waiting for it: flags that tell of nothing but
+/// what has reached the L2 cache, such as additions that bulk_wait saw done (bulk_reduce.cuh).
 FOVEAL_DEVICE void store_relaxed(std::uint64_t* flag, std::uint64_t value) {
   stall();
   asm volatile("st.relaxed.gpu.global.u64 [%0], %1;\n" ::"l"(flag), "l"(value) : "memory");

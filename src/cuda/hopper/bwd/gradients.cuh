@@ -280,14 +280,13 @@ class Consumer {
   }
 
   /// Starts sums += weights . streamed, of 16 rows a step.
-  template <int kFrom = 0, int kTo = kWeightSteps>
   FOVEAL_DEVICE void add_weighted(Sums& sums, const Weights& weights,
                                   const unsigned char* streamed) const {
     const PanelOperand<kQ> right(at(streamed), 0);
     ptx::hold_registers(sums);
     ptx::wgmma_fence();
 #pragma unroll
-    for (int i = kFrom; i < kTo; ++i) {
+    for (int i = 0; i < kWeightSteps; ++i) {
       ptx::Wgmma<Element, kTile.d>::multiply_registers(sums, weights[i], right.rows(i), 1);
     }
     ptx::wgmma_commit();
@@ -364,9 +363,6 @@ class Consumer {
                    kGroupBarrier + group_);
   }
 
-  const GradientArgs& args_;
-  SharedMemory& smem_;
-  RingPlace<Shape::kQStages> q_;
   /// Address of an operand in shared memory.
   FOVEAL_DEVICE std::uint32_t at(const void* operand) const {
     return base_ + static_cast<std::uint32_t>(static_cast<const unsigned char*>(operand) -
@@ -384,6 +380,9 @@ class Consumer {
     v_ = at(smem_.kv[1]) - swapped;
   }
 
+  const GradientArgs& args_;
+  SharedMemory& smem_;
+  RingPlace<Shape::kQStages> q_;
   int group_;
   std::uint32_t flags_ = 0;  ///< Of the step, and of the next.
   std::uint32_t next_flags_ = 0;

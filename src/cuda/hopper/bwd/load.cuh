@@ -1,5 +1,5 @@
 // The roles of the producer warpgroup's warps: one asks the copy engine for k, v, q and dout, one
-// copies the rows' lse and delta, one has the copy engine add dq to its sums.
+// copies the rows' lse and delta, two have the copy engine add dq to its sums, in turn.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // The pass before the products: lse and delta of the rows, lists of packed tiles, and zeroes where
-// the products add.
+// the products count and, of wide heads, where they add.
 #pragma once
 
 #include <cstdint>

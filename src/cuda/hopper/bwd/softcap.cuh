@@ -2,8 +2,6 @@
 // capped score times 1 - tanh(s / c)^2.
 #pragma once
 
-#include <cstdint>
-
 #include "core/host_device.hpp"
 #include "cuda/hopper/bwd/args.hpp"
 #include "cuda/ptx/math.cuh"

@@ -1,6 +1,5 @@
 #include "cuda/portable/decode/config.hpp"
 
-#include <array>
 #include <string_view>
 
 #include "core/format.hpp"
@@ -12,7 +11,7 @@ namespace {
 
 using planner::KernelConfig;
 
-/// Times in microseconds, from bench/results/h200 (docs/kernels/decode.md).
+/// Times in microseconds, from bench/results/h200 (docs/kernels/cuda_decode.md).
 constexpr double kStartUs = 2.0;
 constexpr double kClusterMergeUs = 1.0;
 constexpr double kGlobalMergeUs = 2.5;
