@@ -274,8 +274,9 @@ TEST(HopperBackwardPlan, TurnsCountTheTilesThatAddBefore) {
   std::mt19937 random(11);
   const auto draw = [&](std::int32_t max) { return std::uniform_int_distribution{0, max}(random); };
   constexpr auto kUnbounded = algorithm::kUnboundedOf<std::int32_t>;
-  const bwd::BackwardTile tile = bwd::BackwardHdim128::tile;
-  for (int round = 0; round < 3000; ++round) {
+  for (int round = 0; round < 6000; ++round) {
+    const bwd::BackwardTile tile =
+        round % 2 == 0 ? bwd::BackwardHdim128::tile : bwd::BackwardHdim64::tile;
     const std::int32_t left = draw(2) == 0 ? kUnbounded : draw(400);
     const std::int32_t right = draw(2) == 0 ? kUnbounded : draw(1) * draw(200);
     const algorithm::BasicMask<std::int32_t> mask{draw(900), draw(900), {left, right}};
