@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "core/integer.hpp"
 #include "cuda/hopper/bwd/args.hpp"
 #include "cuda/hopper/bwd/epilogue.cuh"
 #include "cuda/hopper/bwd/tile_config.hpp"
@@ -35,9 +36,11 @@ FOVEAL_DEVICE SumsTile find_sums_tile(const GradientArgs& args, std::uint32_t in
   const cuda::bwd::BackwardArgs& backward = args.backward;
   const int heads = backward.attention.nheads_q;
   const bool packed = backward.rows.entries != nullptr;
-  const KeyTileOrder order{.blocks = packed ? args.row_tiles : args.row_blocks,
-                           .pairs = packed ? heads : heads * backward.attention.batch,
-                           .section = args.order.section * backward.attention.qhead_per_khead};
+  const int pairs = packed ? heads : heads * backward.attention.batch;
+  const KeyTileOrder order{
+      .blocks = packed ? args.row_tiles : args.row_blocks,
+      .pairs = pairs,
+      .section = min_of(args.order.section * backward.attention.qhead_per_khead, pairs)};
   const KeyTilePlace place = key_tile_place(order, index);
   cuda::bwd::TileEntry entry{place.pair / heads, place.block};
   if (packed) {
