@@ -26,6 +26,7 @@ constexpr std::string_view kForwardFeatures[] = {
     "causal=1 batch_invariant=1",
     "causal=1 out_layout=misaligned",
     "causal=1 q_layout=misaligned kv_layout=padded",
+    "causal=1 softcap=30",
 };
 constexpr std::string_view kCachedFeatures[] = {
     "k=cache slack_k=9 causal=1",
@@ -47,7 +48,7 @@ constexpr std::string_view kBackwardFeatures[] = {
 };
 
 /// Headdims of every second feature, and of the others.
-constexpr const char* kEvenWidths[] = {"64", "256"};
+constexpr const char* kEvenWidths[] = {"64", "96", "256"};
 constexpr const char* kOddWidths[] = {"128", "512"};
 
 /// The line's case; a failure of the test below where there is none.
@@ -76,7 +77,9 @@ std::vector<Case> cases_of(Pass pass) {
                               ? std::span<const std::string_view>(kForwardFeatures)
                               : kBackwardFeatures;
     for (std::size_t i = 0; i < features.size(); ++i) {
-      for (const char* width : i % 2 == 0 ? kEvenWidths : kOddWidths) {
+      const auto widths =
+          i % 2 == 0 ? std::span<const char* const>(kEvenWidths) : std::span(kOddWidths);
+      for (const char* width : widths) {
         add(start + dense + "d=" + width + " " + std::string(features[i]));
       }
     }
@@ -101,8 +104,8 @@ std::vector<Case> taken_cases(Pass pass) {
 }
 
 TEST(KernelInstancesList, HoldsLegalCases) {
-  EXPECT_EQ(cases_of(Pass::kForward).size(), 3 * (10 + 2 * (10 + 4)));
-  EXPECT_EQ(cases_of(Pass::kBackward).size(), 3 * (10 + 2 * 10));
+  EXPECT_EQ(cases_of(Pass::kForward).size(), 3 * (10 + 6 * 3 + 5 * 2 + 4 * 2));
+  EXPECT_EQ(cases_of(Pass::kBackward).size(), 3 * (10 + 5 * 3 + 5 * 2));
 }
 
 class KernelInstances : public ::testing::TestWithParam<Case> {};
