@@ -27,15 +27,22 @@ const std::array<DTypePair, 6>& dtype_pairs() {
   return pairs;
 }
 
+/// The types that come by mistake: torch's default for integers, and NumPy's for numbers.
+const char* wide_type(std::int32_t torch_dtype) {
+  if (torch_dtype == aoti_torch_dtype_int64()) return "type int64";
+  if (torch_dtype == aoti_torch_dtype_float64()) return "type float64";
+  return "a type that it does not take";
+}
+
 DType dtype_of(const char* name, const Tensor& tensor) {
   std::int32_t torch_dtype = 0;
   STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(tensor.get(), &torch_dtype));
   for (const DTypePair& pair : dtype_pairs()) {
     if (pair.torch_dtype == torch_dtype) return pair.dtype;
   }
-  raise_invalid(std::string(name) +
-                " has a type of elements that foveal does not take: float16, bfloat16, float32, "
-                "int32 and bool are allowed");
+  raise_invalid(std::string(name) + " has elements of " + wide_type(torch_dtype) +
+                ": float16, bfloat16 and float32 are allowed, int32 for lengths and pages, bool "
+                "for masks");
 }
 
 std::int32_t torch_dtype_of(DType dtype) {

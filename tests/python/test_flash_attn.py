@@ -343,5 +343,7 @@ def test_errors():
         flash_attn_with_kvcache(q, q, q, q, q)
     with pytest.raises(foveal.InvalidArgument, match="cu_seqlens_k must end at"):
         flash_attn_varlen_func(q[0], q[0], q[0], int32(0, 4), int32(0, 3), 4, 4)
-    with pytest.raises(foveal.InvalidArgument, match="type of elements"):
+    with pytest.raises(foveal.InvalidArgument, match="cu_seqlens_q has elements of type int64"):
         flash_attn_varlen_func(q[0], q[0], q[0], torch.tensor([0, 4]), int32(0, 4), 4, 4)
+    with pytest.raises(foveal.InvalidArgument, match="q has elements of type float64"):
+        flash_attn_func(q.double(), q.double(), q.double())
