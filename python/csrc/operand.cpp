@@ -31,7 +31,7 @@ const std::array<DTypePair, 6>& dtype_pairs() {
 const char* wide_type(std::int32_t torch_dtype) {
   if (torch_dtype == aoti_torch_dtype_int64()) return "type int64";
   if (torch_dtype == aoti_torch_dtype_float64()) return "type float64";
-  return "a type that it does not take";
+  return "a type that foveal does not take";
 }
 
 DType dtype_of(const char* name, const Tensor& tensor) {
