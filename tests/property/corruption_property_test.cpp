@@ -103,7 +103,7 @@ Pass any_pass() {
   return *rc::gen::element(Pass::kForward, Pass::kBackward, Pass::kAppend, Pass::kMerge);
 }
 
-RC_GTEST_PROP(Corruption, OfAProblemIsAcceptedOrNamed, ()) {
+FOVEAL_PROPERTY(Corruption, OfAProblemIsAcceptedOrNamed) {
   const Case c = *any_case(any_pass());
   Random random(*rc::gen::arbitrary<std::uint64_t>());
   const BuiltCase built(c);
@@ -150,7 +150,7 @@ std::string corrupt_data(BuiltCase& built, Random& random) {
   return std::string(operand.info->name) + " got " + std::to_string(value);
 }
 
-RC_GTEST_PROP(Corruption, OfDataIsRefusedOrStaysInMemory, ()) {
+FOVEAL_PROPERTY(Corruption, OfDataIsRefusedOrStaysInMemory) {
   const Case c = *any_case(any_pass());
   Random random(*rc::gen::arbitrary<std::uint64_t>());
   for (int attempt = 0; attempt < 4; ++attempt) {

@@ -46,7 +46,7 @@ Case splittable_case(Pass pass) {
   });
 }
 
-RC_GTEST_PROP(KeySplit, PartsMergeIntoTheWhole, ()) {
+FOVEAL_PROPERTY(KeySplit, PartsMergeIntoTheWhole) {
   const Case c = splittable_case(Pass::kForward);
   const std::int64_t n_k = c.lens.front().k;
   const std::int64_t cut = *rc::gen::inRange<std::int64_t>(0, n_k + 1);  // a part may be empty
@@ -91,7 +91,7 @@ RC_GTEST_PROP(KeySplit, PartsMergeIntoTheWhole, ()) {
   }
 }
 
-RC_GTEST_PROP(KeySplit, PartsOfABackwardAreTheWholes, ()) {
+FOVEAL_PROPERTY(KeySplit, PartsOfABackwardAreTheWholes) {
   const Case c = splittable_case(Pass::kBackward);
   const std::int64_t n_k = c.lens.front().k;
   const std::int64_t cut = *rc::gen::inRange<std::int64_t>(0, n_k + 1);

@@ -9,8 +9,9 @@
 #include <vector>
 
 #include <gtest/gtest.h>
-#include <rapidcheck/gtest.h>  // after gtest.h, which it needs
+#include <rapidcheck.h>
 
+#include "property/property.hpp"
 #include "support/built_case.hpp"
 #include "support/case_grid.hpp"
 #include "support/case_runner.hpp"

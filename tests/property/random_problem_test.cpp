@@ -11,10 +11,10 @@ void matches(Pass pass) {
   if (outcome.kind == CaseOutcome::Kind::kFailed) RC_FAIL(outcome.message);
 }
 
-RC_GTEST_PROP(RandomProblem, ForwardMatchesTheOracle, ()) { matches(Pass::kForward); }
-RC_GTEST_PROP(RandomProblem, BackwardMatchesTheOracle, ()) { matches(Pass::kBackward); }
-RC_GTEST_PROP(RandomProblem, AppendMatchesTheOracle, ()) { matches(Pass::kAppend); }
-RC_GTEST_PROP(RandomProblem, MergeMatchesTheOracle, ()) { matches(Pass::kMerge); }
+FOVEAL_PROPERTY(RandomProblem, ForwardMatchesTheOracle) { matches(Pass::kForward); }
+FOVEAL_PROPERTY(RandomProblem, BackwardMatchesTheOracle) { matches(Pass::kBackward); }
+FOVEAL_PROPERTY(RandomProblem, AppendMatchesTheOracle) { matches(Pass::kAppend); }
+FOVEAL_PROPERTY(RandomProblem, MergeMatchesTheOracle) { matches(Pass::kMerge); }
 
 /// With `deterministic` or `batch_invariant` the number of threads changes no bit.
 void any_threads(Pass pass) {
@@ -33,8 +33,8 @@ void any_threads(Pass pass) {
   }
 }
 
-RC_GTEST_PROP(ThreadCount, ForwardDoesNotDependOnIt, ()) { any_threads(Pass::kForward); }
-RC_GTEST_PROP(ThreadCount, BackwardDoesNotDependOnIt, ()) { any_threads(Pass::kBackward); }
+FOVEAL_PROPERTY(ThreadCount, ForwardDoesNotDependOnIt) { any_threads(Pass::kForward); }
+FOVEAL_PROPERTY(ThreadCount, BackwardDoesNotDependOnIt) { any_threads(Pass::kBackward); }
 
 }  // namespace
 }  // namespace foveal::test

@@ -26,8 +26,8 @@ void wide_window(Pass pass) {
   same_result(c, wide, Match::kRounded);
 }
 
-RC_GTEST_PROP(Window, ForwardWiderThanTheSequenceIsNone, ()) { wide_window(Pass::kForward); }
-RC_GTEST_PROP(Window, BackwardWiderThanTheSequenceIsNone, ()) { wide_window(Pass::kBackward); }
+FOVEAL_PROPERTY(Window, ForwardWiderThanTheSequenceIsNone) { wide_window(Pass::kForward); }
+FOVEAL_PROPERTY(Window, BackwardWiderThanTheSequenceIsNone) { wide_window(Pass::kBackward); }
 
 void causal_of_one(Pass pass) {
   const Case c = *any_case(pass, [](Case& draft) {
@@ -41,8 +41,8 @@ void causal_of_one(Pass pass) {
   same_result(c, causal, Match::kRounded);
 }
 
-RC_GTEST_PROP(Causal, ForwardOfOneQueryIsNoMask, ()) { causal_of_one(Pass::kForward); }
-RC_GTEST_PROP(Causal, BackwardOfOneQueryIsNoMask, ()) { causal_of_one(Pass::kBackward); }
+FOVEAL_PROPERTY(Causal, ForwardOfOneQueryIsNoMask) { causal_of_one(Pass::kForward); }
+FOVEAL_PROPERTY(Causal, BackwardOfOneQueryIsNoMask) { causal_of_one(Pass::kBackward); }
 
 void causal_is_right_0(Pass pass) {
   const Case c = *any_case(pass, [](Case& draft) {
@@ -55,10 +55,10 @@ void causal_is_right_0(Pass pass) {
   same_result(c, windowed, match_of(c));
 }
 
-RC_GTEST_PROP(Causal, ForwardIsAWindowWithNothingToTheRight, ()) {
+FOVEAL_PROPERTY(Causal, ForwardIsAWindowWithNothingToTheRight) {
   causal_is_right_0(Pass::kForward);
 }
-RC_GTEST_PROP(Causal, BackwardIsAWindowWithNothingToTheRight, ()) {
+FOVEAL_PROPERTY(Causal, BackwardIsAWindowWithNothingToTheRight) {
   causal_is_right_0(Pass::kBackward);
 }
 
@@ -75,10 +75,10 @@ void no_dropout(Pass pass) {
   SequenceComparison{a, b, match_of(c)}.all();
 }
 
-RC_GTEST_PROP(Dropout, ForwardOfNothingIsNone, ()) { no_dropout(Pass::kForward); }
-RC_GTEST_PROP(Dropout, BackwardOfNothingIsNone, ()) { no_dropout(Pass::kBackward); }
+FOVEAL_PROPERTY(Dropout, ForwardOfNothingIsNone) { no_dropout(Pass::kForward); }
+FOVEAL_PROPERTY(Dropout, BackwardOfNothingIsNone) { no_dropout(Pass::kBackward); }
 
-RC_GTEST_PROP(Scaling, OfVScalesOut, ()) {
+FOVEAL_PROPERTY(Scaling, OfVScalesOut) {
   const Case c = *any_case(Pass::kForward);
   const double factor = *rc::gen::element(-1.0, 0.5, 2.0, -4.0);
   BuiltCase a(c);
@@ -100,7 +100,7 @@ RC_GTEST_PROP(Scaling, OfVScalesOut, ()) {
   }
 }
 
-RC_GTEST_PROP(Bias, AConstantMovesOnlyTheLse, ()) {
+FOVEAL_PROPERTY(Bias, AConstantMovesOnlyTheLse) {
   const Case c = *any_case(Pass::kForward, [](Case& draft) {
     draft.sinks = false;
     draft.bias = BiasKind::kFloat32;
@@ -125,7 +125,7 @@ RC_GTEST_PROP(Bias, AConstantMovesOnlyTheLse, ()) {
   }
 }
 
-RC_GTEST_PROP(GroupedHeads, ForwardIsRepeatedHeads, ()) {
+FOVEAL_PROPERTY(GroupedHeads, ForwardIsRepeatedHeads) {
   const Case c = *any_case(Pass::kForward, [](Case& draft) {
     if (shares_memory(draft.kv_layout)) draft.kv_layout = Layout::kBshd;
     if (shares_memory(draft.q_layout)) draft.q_layout = Layout::kBshd;
@@ -138,7 +138,7 @@ RC_GTEST_PROP(GroupedHeads, ForwardIsRepeatedHeads, ()) {
 }
 
 /// dk and dv of a KV head are the sums of those of its repeated heads.
-RC_GTEST_PROP(GroupedHeads, BackwardSumsRepeatedHeads, ()) {
+FOVEAL_PROPERTY(GroupedHeads, BackwardSumsRepeatedHeads) {
   const Case c = *any_case(Pass::kBackward, [](Case& draft) {
     draft.dtype = DType::kFloat32;
     if (shares_all(draft)) draft.q_layout = draft.kv_layout = Layout::kBshd;
@@ -174,7 +174,7 @@ RC_GTEST_PROP(GroupedHeads, BackwardSumsRepeatedHeads, ()) {
 }
 
 /// Gradients of a sum of losses are the sums of their gradients.
-RC_GTEST_PROP(Backward, IsLinearInTheOutputGradient, ()) {
+FOVEAL_PROPERTY(Backward, IsLinearInTheOutputGradient) {
   const Case c = *any_case(Pass::kBackward, [](Case& draft) {
     draft.dtype = DType::kFloat32;
     draft.dlse = false;

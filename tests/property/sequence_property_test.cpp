@@ -33,10 +33,10 @@ void permuted(Pass pass, bool batch_invariant) {
   for (std::int64_t b = 0; b <= last; ++b) compare.sequence(b, last - b);
 }
 
-RC_GTEST_PROP(DocumentOrder, ForwardFollowsBitByBit, ()) { permuted(Pass::kForward, true); }
-RC_GTEST_PROP(DocumentOrder, ForwardFollows, ()) { permuted(Pass::kForward, false); }
-RC_GTEST_PROP(DocumentOrder, BackwardFollowsBitByBit, ()) { permuted(Pass::kBackward, true); }
-RC_GTEST_PROP(DocumentOrder, BackwardFollows, ()) { permuted(Pass::kBackward, false); }
+FOVEAL_PROPERTY(DocumentOrder, ForwardFollowsBitByBit) { permuted(Pass::kForward, true); }
+FOVEAL_PROPERTY(DocumentOrder, ForwardFollows) { permuted(Pass::kForward, false); }
+FOVEAL_PROPERTY(DocumentOrder, BackwardFollowsBitByBit) { permuted(Pass::kBackward, true); }
+FOVEAL_PROPERTY(DocumentOrder, BackwardFollows) { permuted(Pass::kBackward, false); }
 
 /// A sequence alone has the bits that it has in a batch, with any number of threads.
 void alone(Pass pass) {
@@ -67,8 +67,8 @@ void alone(Pass pass) {
   }
 }
 
-RC_GTEST_PROP(BatchInvariance, ForwardOfASequenceAlone, ()) { alone(Pass::kForward); }
-RC_GTEST_PROP(BatchInvariance, BackwardOfASequenceAlone, ()) { alone(Pass::kBackward); }
+FOVEAL_PROPERTY(BatchInvariance, ForwardOfASequenceAlone) { alone(Pass::kForward); }
+FOVEAL_PROPERTY(BatchInvariance, BackwardOfASequenceAlone) { alone(Pass::kBackward); }
 
 /// One problem stored in two ways.
 void stored_as(const Case& c, const Case& other, Match match) {
@@ -90,10 +90,10 @@ void head_major(Pass pass) {
   stored_as(c, other, match_of(c));
 }
 
-RC_GTEST_PROP(Storage, ForwardHeadMajorIsSequenceMajor, ()) { head_major(Pass::kForward); }
-RC_GTEST_PROP(Storage, BackwardHeadMajorIsSequenceMajor, ()) { head_major(Pass::kBackward); }
+FOVEAL_PROPERTY(Storage, ForwardHeadMajorIsSequenceMajor) { head_major(Pass::kForward); }
+FOVEAL_PROPERTY(Storage, BackwardHeadMajorIsSequenceMajor) { head_major(Pass::kBackward); }
 
-RC_GTEST_PROP(Storage, PagedIsContiguous, ()) {
+FOVEAL_PROPERTY(Storage, PagedIsContiguous) {
   const Case c = *any_case(Pass::kForward, [](Case& draft) {
     draft.k_form = KForm::kPaged;
     draft.cache_batch_idx = false;
@@ -129,10 +129,10 @@ void packed_or_padded(Pass pass) {
   stored_as(c, padded, Match::kRounded);
 }
 
-RC_GTEST_PROP(Storage, ForwardPackedIsPadded, ()) { packed_or_padded(Pass::kForward); }
-RC_GTEST_PROP(Storage, BackwardPackedIsPadded, ()) { packed_or_padded(Pass::kBackward); }
+FOVEAL_PROPERTY(Storage, ForwardPackedIsPadded) { packed_or_padded(Pass::kForward); }
+FOVEAL_PROPERTY(Storage, BackwardPackedIsPadded) { packed_or_padded(Pass::kBackward); }
 
-RC_GTEST_PROP(Storage, AppendAndAttendIsAttendOverBoth, ()) {
+FOVEAL_PROPERTY(Storage, AppendAndAttendIsAttendOverBoth) {
   const Case c = *any_case(Pass::kForward, [](Case& draft) {
     draft.k_form = draft.k_form == KForm::kPaged ? KForm::kPaged : KForm::kCache;
     if (draft.packed_q()) without_bias(draft);
