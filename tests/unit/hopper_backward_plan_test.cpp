@@ -141,7 +141,7 @@ TEST(HopperBackwardPlan, DeterministicCountsTurnsOfEveryTileOfDq) {
     return configure(p).workspace.at(3).bytes;
   };
   const std::int64_t tiles = 2 * (4096 / 64) * 4;
-  EXPECT_EQ(counters(128), 16 + 8 * tiles);
+  EXPECT_EQ(counters(128), 16 + 8 * tiles * 2) << "beside the additions";
   EXPECT_EQ(counters(192), 16 + 8 * tiles * 2) << "of each block of a cluster";
   EXPECT_EQ(counters(256), 16 + 8 * tiles * 4) << "and of two consumers in each";
 }
@@ -327,6 +327,21 @@ TEST(HopperBackwardPlan, LongRowsHaveFewHeadsSideBySide) {
   EXPECT_EQ(section(64), 4) << "all pairs";
   EXPECT_EQ(section(1 << 20), 1);
   EXPECT_GE(section(4096), section(16384));
+}
+
+// Tiles that add in turn wait for one another once a pair: the fewer of a pair run, the less.
+TEST(HopperBackwardPlan, TilesThatAddInTurnAreOfManyHeads) {
+  const auto section = [](std::int64_t seqlen, std::int64_t headdim) {
+    AttentionProblem p = dense_problem(seqlen, headdim);
+    for (TensorSpec* spec : {&p.q, &p.k, &p.v, &p.out, &p.dout, &p.dq, &p.dk, &p.dv}) {
+      *spec = TensorSpec::contiguous(DType::kBFloat16, {1, seqlen, 32, headdim});
+    }
+    return bwd::key_tile_order(make_geometry(p), /*deterministic=*/true).section;
+  };
+  EXPECT_EQ(section(8192, 128), 16);
+  EXPECT_EQ(section(16384, 128), 8);
+  EXPECT_EQ(section(8192, 256), 8) << "half as many clusters as blocks";
+  EXPECT_EQ(section(16384, 256), 4);
 }
 
 }  // namespace

@@ -23,8 +23,11 @@ constexpr std::int64_t kMaxTiles = std::int64_t{1} << 30;
 constexpr std::int64_t kSectionBytes = 40 << 20;
 
 /// Pairs side by side where tiles add to dq in turn: so many of a pair's tiles run at a time as the
-/// device has multiprocessors for each, and the last of those waits for all others once.
-constexpr std::int64_t kOrderedSection = 16;
+/// device has multiprocessors for each, and the last of those waits for all others once. That is
+/// little where a pair has many tiles, which then had better be few pairs', for the L2 cache.
+constexpr std::int64_t ordered_section(const BackwardTile& tile, std::int64_t tiles_of_pair) {
+  return (tiles_of_pair < 128 ? 16 : 8) / tile.blocks;
+}
 
 /// Share of the device's rate that the products reach, causal and 16K (docs/kernels/hopper_bwd.md).
 constexpr double kEfficiency = 0.62;
@@ -45,6 +48,10 @@ std::int64_t row_tiles(const AttentionGeometry& geometry) {
   return geometry.batch * ceil_div(geometry.seqlen_q, m);
 }
 
+std::int64_t counted_additions(const AttentionGeometry& geometry) {
+  return backward_tile(geometry).is_wide() ? 0 : geometry.nheads_q * row_tiles(geometry);
+}
+
 std::int64_t key_tiles(const AttentionGeometry& geometry) {
   return cuda::bwd::max_tiles(geometry.batch, geometry.seqlen_k, geometry.total_k,
                               geometry.packed_k, backward_tile(geometry).n);
@@ -55,11 +62,12 @@ KeyTileOrder key_tile_order(const AttentionGeometry& geometry, bool deterministi
   const std::int64_t batch = max_of<std::int64_t>(geometry.batch, 1);
   const std::int64_t pairs = (geometry.packed_k ? 1 : geometry.batch) * geometry.nheads_k;
   const std::int64_t rows = geometry.packed_q ? geometry.total_q / batch : geometry.seqlen_q;
+  const std::int64_t keys = geometry.packed_k ? geometry.total_k / batch : geometry.seqlen_k;
   // q and dout in 16 bits, dq's sums in 32.
   const std::int64_t bytes = rows * geometry.qhead_per_khead * tile.d * 8;
   std::int64_t section = kSectionBytes / max_of<std::int64_t>(bytes, 1);
   // Tiles that add in turn have the same rows at the same time, which then are in the cache.
-  if (deterministic) section = max_of(section, kOrderedSection);
+  if (deterministic) section = max_of(section, ordered_section(tile, keys / tile.n));
   section = clamp_to<std::int64_t>(section, 1, max_of<std::int64_t>(pairs, 1));
   // All alike: a last section of few heads would end with long tiles on few multiprocessors.
   const std::int64_t sections = max_of<std::int64_t>(ceil_div(pairs, section), 1);
@@ -97,13 +105,13 @@ KernelConfig configure(const AttentionProblem& problem, const AttentionGeometry&
   if (!tile.is_wide()) config.num_blocks = min_of<std::int64_t>(device.num_sms, blocks);
   const std::int64_t rows = row_tiles(geometry);
   const std::int64_t sums_tiles = geometry.nheads_q * rows;
-  const bool counts = !tile.is_wide() || problem.deterministic;
-  const std::int64_t additions = counts ? sums_tiles * tile.num_adders() : 0;
+  const std::int64_t turns = problem.deterministic ? sums_tiles * tile.num_adders() : 0;
   config.workspace = {
       {"lse and delta", 8 * geometry.total_q * geometry.nheads_q},
       {"key tiles", list_bytes(geometry.packed_k, key_tiles(geometry))},
       {"row tiles", list_bytes(geometry.packed_q, rows)},
-      {"counters", 8 * round_up<std::int64_t>(kFirstAddition + additions, 2)},
+      {"counters",
+       8 * round_up<std::int64_t>(kFirstAddition + counted_additions(geometry) + turns, 2)},
       {"dq in fp32", 4 * sums_tiles * tile.dq_floats()},
   };
   plan_portable_backward(problem, geometry, device, config);

@@ -22,12 +22,12 @@ enum class Part : std::size_t {
   kStats = 0,     ///< float2 [nheads_q, total_q]: lse in log2 units, delta - dlse
   kKeyTiles = 1,  ///< TileList of packed k
   kRowTiles = 2,  ///< TileList of packed q
-  kCounters = 3,  ///< Counters: tickets, and additions to the tiles of dq's sums
+  kCounters = 3,  ///< Counters: tickets; additions to the tiles of dq's sums; turns to add
   kDqSums = 4,    ///< fp32 [nheads_q, row_tiles, m, d], within a tile by dq_place()
 };
 
-/// Of 64 bits: the first two are the tickets' line; there follow num_adders() a tile of dq's sums,
-/// where heads are wide only if the sums' order matters.
+/// Counters are of 64 bits: the first two are the tickets' line; there follow counted_additions(),
+/// and then turns, num_adders() a tile of dq's sums, if their order matters.
 inline constexpr std::int64_t kFirstAddition = 2;
 
 /// The tile that takes a problem with heads up to kMaxHeaddim.
@@ -35,6 +35,10 @@ inline constexpr std::int64_t kFirstAddition = 2;
 
 /// Tiles of dq's sums of a query head: every packed sequence begins with a tile of its own.
 [[nodiscard]] std::int64_t row_tiles(const AttentionGeometry& geometry);
+
+/// Tiles of dq's sums of all query heads, for each of which additions are counted: none where heads
+/// are wide.
+[[nodiscard]] std::int64_t counted_additions(const AttentionGeometry& geometry);
 
 /// Tiles of keys of a KV head, of all sequences: a bound when packed.
 [[nodiscard]] std::int64_t key_tiles(const AttentionGeometry& geometry);

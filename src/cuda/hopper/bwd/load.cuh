@@ -6,6 +6,7 @@
 
 #include "cuda/hopper/bwd/args.hpp"
 #include "cuda/hopper/bwd/shared_memory.cuh"
+#include "cuda/hopper/bwd/turns.cuh"
 #include "cuda/hopper/bwd/work.cuh"
 #include "cuda/ptx/bulk_reduce.cuh"
 #include "cuda/ptx/cluster.cuh"
@@ -148,18 +149,6 @@ FOVEAL_DEVICE void load_stats(const GradientArgs& args, typename Shape::SharedMe
   });
 }
 
-/// Loads of a count before it is given up, a second or more.
-inline constexpr int kMaxPolls = 1 << 21;
-
-/// Whether the turn came. It always does, but for cu_seqlens_q that contradict one another and give
-/// one tile to two sequences: dq is then wrong anyway, and the launch must end.
-FOVEAL_DEVICE bool wait_for_turn(const std::uint64_t* additions, std::uint64_t turn) {
-  for (int poll = 0; poll < kMaxPolls; ++poll) {
-    if (ptx::load_acquire(additions) == turn) return true;
-  }
-  return false;
-}
-
 /// Begins an addition without an order: true for the first to a tile of dq's sums, which stores;
 /// the others wait until that has happened. Who has begun never waits for another block: the steps
 /// before have begun, see add_dq().
@@ -180,7 +169,7 @@ FOVEAL_DEVICE void add_dq(const GradientArgs& args, typename Shape::SharedMemory
                           std::uint32_t adder) {
   constexpr BackwardTile kTile = Shape::kTile;
   std::uint32_t count = 0;
-  bool gave_up = false;
+  bool in_turn = args.turns != nullptr;
   for_all_work<Shape>(smem, [&](const BlockWork& work) {
     RowTiles rows(work);
 #pragma unroll 1
@@ -188,12 +177,12 @@ FOVEAL_DEVICE void add_dq(const GradientArgs& args, typename Shape::SharedMemory
       if (count % 2 != adder) continue;
       const int tile = rows.head * args.row_tiles + work.first_row_tile + rows.block;
       std::uint64_t* additions = args.additions + tile;
+      int turn = 0;
       bool first;
       if (args.turns != nullptr) {
-        const int turn =
-            dq_turn(kTile, work.mask, work.leftpad, work.key_block, rows.block * kTile.m);
+        turn = dq_turn(kTile, work.mask, work.leftpad, work.key_block, rows.block * kTile.m);
         first = turn == 0;
-        if (!gave_up) gave_up = !wait_for_turn(additions, static_cast<std::uint64_t>(turn));
+        if (in_turn) in_turn = await_turn(args.turns + tile, turn);
       } else {
         if (count > 0) {
           ptx::mbarrier_wait(address_of(smem.dq_begun[1 - adder]), (count - 1) / 2 % 2);
@@ -219,6 +208,7 @@ FOVEAL_DEVICE void add_dq(const GradientArgs& args, typename Shape::SharedMemory
       ptx::bulk_wait_read<0>();
       ptx::mbarrier_arrive(address_of(smem.dq_empty[1]));
       ptx::bulk_wait<0>();
+      if (in_turn) pass_turn(args.turns + tile, turn);
       ptx::add_release(additions, 1);
     }
   });

@@ -7,12 +7,12 @@
 
 #include "cuda/hopper/bwd/args.hpp"
 #include "cuda/hopper/bwd/shared_memory.cuh"
+#include "cuda/hopper/bwd/turns.cuh"
 #include "cuda/hopper/bwd/wide_shared_memory.cuh"
 #include "cuda/ptx/bulk_reduce.cuh"
 #include "cuda/ptx/cluster.cuh"
 #include "cuda/ptx/cluster_copy.cuh"
 #include "cuda/ptx/mbarrier.cuh"
-#include "cuda/ptx/memory.cuh"
 #include "cuda/ptx/tma.cuh"
 #include "cuda/ptx/tma_multicast.cuh"
 
@@ -146,20 +146,6 @@ FOVEAL_DEVICE void load_wide_operands(const GradientArgs& args, typename Shape::
   }
 }
 
-/// Loads of a turn before it is given up, a second or more.
-inline constexpr int kMaxLooks = 1 << 21;
-
-/// Whether the turn came. It always does, but for cu_seqlens_q that contradict one another and give
-/// one tile to two sequences: dq is then wrong anyway, and the launch must end. Turns are loaded
-/// and stored without an order: bulk_wait has seen the additions before done in the L2 cache, where
-/// the next ones are made, and nobody reads them. A release would wait a microsecond in every step.
-FOVEAL_DEVICE bool await_turn(const std::uint64_t* turns, std::uint64_t turn) {
-  for (int look = 0; look < kMaxLooks; ++look) {
-    if (ptx::load_relaxed(turns) == turn) return true;
-  }
-  return false;
-}
-
 /// Adds the columns of dq that one consumer computes. One thread calls it. With turns it waits,
 /// step by step, until all tiles of keys before this one have added those columns of the same rows:
 /// they have earlier tickets, and never wait for a later one.
@@ -186,7 +172,7 @@ FOVEAL_DEVICE void add_wide_dq(const GradientArgs& args, typename Shape::SharedM
     int turn = 0;
     if (in_turn) {
       turn = dq_turn(kTile, work.mask, work.leftpad, work.key_block, rows.block * kTile.m);
-      in_turn = await_turn(turns, static_cast<std::uint64_t>(turn));
+      in_turn = await_turn(turns, turn);
     }
 #pragma unroll 1
     for (int piece = 0; piece < kColumns / kPieceColumns; ++piece) {
@@ -202,7 +188,7 @@ FOVEAL_DEVICE void add_wide_dq(const GradientArgs& args, typename Shape::SharedM
     ptx::mbarrier_arrive(address_of(empty[at.before()]));
     if (in_turn) {
       ptx::bulk_wait<0>();
-      ptx::store_relaxed(turns, static_cast<std::uint64_t>(turn + 1));
+      pass_turn(turns, turn);
     }
   }
 }

@@ -1,0 +1,31 @@
+// Tiles of keys that add to a tile of dq's sums in turn, for the same bits in every run.
+#pragma once
+
+#include <cstdint>
+
+#include "core/host_device.hpp"
+#include "cuda/ptx/memory.cuh"
+
+namespace foveal::cuda::hopper::bwd {
+
+/// Loads of a turn before it is given up, a second or more.
+inline constexpr int kMaxLooks = 1 << 21;
+
+/// Whether the turn came. It always does, but for cu_seqlens_q that contradict one another and give
+/// one tile to two sequences: dq is then wrong anyway, and the launch must end. Turns are loaded
+/// and stored without an order: bulk_wait has seen the additions before done in the L2 cache, where
+/// the next ones are made. A release would wait for more than that, a microsecond in every step,
+/// and whoever's turn it is with it.
+FOVEAL_DEVICE bool await_turn(const std::uint64_t* turns, int turn) {
+  for (int look = 0; look < kMaxLooks; ++look) {
+    if (ptx::load_relaxed(turns) == static_cast<std::uint64_t>(turn)) return true;
+  }
+  return false;
+}
+
+/// After bulk_wait().
+FOVEAL_DEVICE void pass_turn(std::uint64_t* turns, int turn) {
+  ptx::store_relaxed(turns, static_cast<std::uint64_t>(turn) + 1);
+}
+
+}  // namespace foveal::cuda::hopper::bwd
