@@ -33,12 +33,14 @@ class ProblemBuilder {
         dtype_(*dtype_of(flags.dtype)),
         layout_(options.layout.value_or(
             flags.varlen || !flags.doc_lens.empty() ? TensorLayout::kThd : TensorLayout::kBshd)),
-        batch_(flags.batch),
-        seqlen_q_(flags.seqlen_q < 0 ? flags.seqlen_k : flags.seqlen_q),
+        batch_(flags.batch < 0 ? 1 : flags.batch),
+        seqlen_k_(flags.seqlen_k < 0 ? 1024 : flags.seqlen_k),
+        seqlen_q_(flags.seqlen_q < 0 ? seqlen_k_ : flags.seqlen_q),
         nheads_k_(flags.nheads_k < 0 ? flags.nheads_q : flags.nheads_k),
         headdim_v_(flags.headdim_v < 0 ? flags.headdim : flags.headdim_v) {}
 
   Result<FlagProblem> build() {
+    FOVEAL_RETURN_IF_ERROR(check_flags());
     FOVEAL_RETURN_IF_ERROR(set_lengths());
     P& problem = made_.problem;
     problem.pass = pass_of(flags_.pass);
@@ -65,17 +67,39 @@ class ProblemBuilder {
            flags_.pass != "append";
   }
 
+  /// Flags of which nothing would be seen in the problem.
+  Status check_flags() const {
+    if (flags_.rotary_dim % 2 != 0) {
+      return Status::invalid_argument(fmt::format(
+          "--rotary-dim {}: dimensions turn in pairs, so it is even", flags_.rotary_dim));
+    }
+    if (flags_.rotary_dim > 0 && flags_.seqlen_new == 0 && flags_.pass != "append") {
+      return Status::invalid_argument(
+          "--rotary-dim turns the tokens of --seqlen-new or --pass append: there are none");
+    }
+    if (flags_.doc_lens.empty()) return Status::ok();
+    const auto unused = [](const char* flag, const char* instead) {
+      return Status::invalid_argument(
+          fmt::format("{} beside --doc-lens: {} says it already", flag, instead));
+    };
+    if (flags_.batch >= 0) return unused("--batch", "the number of documents");
+    if (flags_.seqlen_q >= 0) return unused("--seqlen-q", "their list");
+    if (flags_.seqlen_k >= 0 && packed_keys())
+      return unused("--seqlen-k", "--doc-lens-k or --doc-lens");
+    return Status::ok();
+  }
+
   Status set_lengths() {
     if (!packed()) {
       if (flags_.doc_lens.empty() && !flags_.varlen) return Status::ok();
       return Status::invalid_argument(fmt::format("--layout {}: packed documents have layout thd",
                                                   tensor_layout_name(layout_)));
     }
-    const auto count = static_cast<std::size_t>(std::max<std::int64_t>(flags_.batch, 0));
+    const auto count = static_cast<std::size_t>(batch_);
     std::vector<std::int64_t> lens_q = flags_.doc_lens;
     if (lens_q.empty()) lens_q.assign(count, seqlen_q_);
     std::vector<std::int64_t> lens_k = flags_.doc_lens_k;
-    if (lens_k.empty() && flags_.doc_lens.empty()) lens_k.assign(count, flags_.seqlen_k);
+    if (lens_k.empty() && flags_.doc_lens.empty()) lens_k.assign(count, seqlen_k_);
     if (lens_k.empty()) lens_k = lens_q;
     if (lens_k.size() != lens_q.size()) {
       return Status::invalid_argument(fmt::format("--doc-lens-k has {} lengths: --doc-lens has {}",
@@ -161,15 +185,15 @@ class ProblemBuilder {
       return;
     }
     if (flags_.page_size > 0) {
-      const std::int64_t pages = (flags_.seqlen_k + flags_.page_size - 1) / flags_.page_size;
+      const std::int64_t pages = (seqlen_k_ + flags_.page_size - 1) / flags_.page_size;
       const std::int64_t pool = batch_ * pages;
       problem.k =
           TensorSpec::contiguous(dtype_, {pool, flags_.page_size, nheads_k_, flags_.headdim});
       problem.v = TensorSpec::contiguous(dtype_, {pool, flags_.page_size, nheads_k_, headdim_v_});
       problem.block_table = TensorSpec::contiguous(DType::kInt32, {batch_, pages});
     } else {
-      problem.k = dense(dtype_, batch_, flags_.seqlen_k, nheads_k_, flags_.headdim);
-      problem.v = dense(dtype_, batch_, flags_.seqlen_k, nheads_k_, headdim_v_);
+      problem.k = dense(dtype_, batch_, seqlen_k_, nheads_k_, flags_.headdim);
+      problem.v = dense(dtype_, batch_, seqlen_k_, nheads_k_, headdim_v_);
     }
     if (flags_.page_size > 0 || flags_.seqused_k || flags_.seqlen_new > 0) {
       problem.seqused_k = int32(batch_);
@@ -188,7 +212,7 @@ class ProblemBuilder {
     }
     if (flags_.bias != "none") {
       problem.bias = TensorSpec::contiguous(flags_.bias == "mask" ? DType::kBool : dtype_,
-                                            {batch_, flags_.nheads_q, seqlen_q_, flags_.seqlen_k});
+                                            {batch_, flags_.nheads_q, seqlen_q_, seqlen_k_});
     }
   }
 
@@ -210,7 +234,7 @@ class ProblemBuilder {
     problem.seqused_k = int32(batch_);
     if (flags_.rotary_dim == 0) return;
     problem.rotary_cos =
-        TensorSpec::contiguous(DType::kFloat32, {flags_.seqlen_k, flags_.rotary_dim / 2});
+        TensorSpec::contiguous(DType::kFloat32, {seqlen_k_, flags_.rotary_dim / 2});
     problem.rotary_sin = problem.rotary_cos;
   }
 
@@ -226,6 +250,7 @@ class ProblemBuilder {
   DType dtype_;
   TensorLayout layout_;
   std::int64_t batch_;
+  std::int64_t seqlen_k_;
   std::int64_t seqlen_q_;
   std::int64_t nheads_k_;
   std::int64_t headdim_v_;
@@ -237,13 +262,13 @@ class FlagAdder {
  public:
   explicit FlagAdder(CLI::App& command) : command_(command) {}
 
-  void count(const char* flag, std::int64_t& value, const char* help) {
-    keep(command_.add_option(flag, value, help)->check(extent())->type_name("N"));
+  void count(const char* flag, std::int64_t& value, const char* help, std::int64_t least = 0) {
+    keep(command_.add_option(flag, value, help)->check(extent(least))->type_name("N"));
   }
   void lengths(const char* flag, std::vector<std::int64_t>& values, const char* help) {
     keep(command_.add_option(flag, values, help)
              ->delimiter(',')
-             ->check(extent())
+             ->check(extent(0))
              ->type_name("N,N,..."));
   }
   void word(const char* flag, std::string& value, std::vector<std::string> words,
@@ -261,7 +286,9 @@ class FlagAdder {
 
  private:
   /// Without the text that CLI11 would put into every line of the help.
-  static CLI::Validator extent() { return CLI::Range(std::int64_t{0}, kMaxExtent).description(""); }
+  static CLI::Validator extent(std::int64_t least) {
+    return CLI::Range(least, kMaxExtent).description("");
+  }
   void keep(CLI::Option* option) { added_.push_back(option->group("The problem")); }
 
   CLI::App& command_;
@@ -287,10 +314,10 @@ std::vector<const CLI::Option*> add_problem_flags(CLI::App& command, ProblemFlag
   add.flag("--varlen", flags.varlen, "Packed: --batch documents of --seqlen-q and --seqlen-k");
   add.lengths("--doc-lens", flags.doc_lens, "Packed documents of these lengths");
   add.lengths("--doc-lens-k", flags.doc_lens_k, "Their keys; as --doc-lens without it");
-  add.count("--page-size", flags.page_size, "A paged cache with pages of so many keys");
+  add.count("--page-size", flags.page_size, "A paged cache with pages of so many keys", 1);
   add.flag("--seqused-k", flags.seqused_k, "A cache with lengths of its own");
   add.count("--seqlen-new", flags.seqlen_new, "Tokens to append to the cache first");
-  add.count("--rotary-dim", flags.rotary_dim, "Rotary embedding of the appended keys and of q");
+  add.count("--rotary-dim", flags.rotary_dim, "Rotary embedding of the appended keys and of q", 2);
   add.word("--bias", flags.bias, {"none", "float", "mask"}, "A full bias; none without it");
   add.flag("--sinks", flags.sinks, "One sink logit a query head");
   add.flag("--alibi", flags.alibi, "ALiBi slopes");

@@ -22,9 +22,9 @@ struct ProblemFlags {
   std::string dtype = "fp16";
   std::string out_dtype;  ///< Empty: as dtype.
   std::string bias = "none";
-  std::int64_t batch = 1;
+  std::int64_t batch = -1;     ///< -1: 1.
   std::int64_t seqlen_q = -1;  ///< -1: as seqlen_k.
-  std::int64_t seqlen_k = 1024;
+  std::int64_t seqlen_k = -1;  ///< -1: 1024.
   std::int64_t nheads_q = 16;
   std::int64_t nheads_k = -1;  ///< -1: as nheads_q.
   std::int64_t headdim = 128;
