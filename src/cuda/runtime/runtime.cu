@@ -81,7 +81,12 @@ KnownDevices& known_devices() {
 Status no_device(std::int32_t index) {
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
-  cudaGetLastError();  // the next launch must not find it
+  cudaGetLastError();                          // the next launch must not find it
+  if (error == cudaErrorInsufficientDriver) {  // also where there is none
+    return Status::unsupported(concat("device cuda:", index,
+                                      ": no NVIDIA driver is loaded, or one older than CUDA ",
+                                      CUDART_VERSION / 1000, " needs"));
+  }
   if (error != cudaSuccess) {
     return Status::unsupported(concat("device cuda:", index, ": ", cudaGetErrorString(error)));
   }
