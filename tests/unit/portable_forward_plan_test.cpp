@@ -186,6 +186,16 @@ TEST(PortableForwardPlan, RefusesByName) {
             "portable_fwd takes at most 2147483647 tiles in a launch; here are 3200000000");
 }
 
+TEST(PortableForwardPlan, RefusesTooLittleSharedMemory) {
+  const auto refused = [](const planner::KernelEntry& entry, DType dtype) {
+    const AttentionProblem problem = dense_problem({.headdim = 512, .dtype = dtype});
+    return entry.supports(problem, make_geometry(problem), gpu(48 << 10)).message();
+  };
+  const std::string expected = "a block may have 49152 bytes of shared memory: headdim 512 needs ";
+  EXPECT_EQ(refused(kPortableForward, DType::kFloat16).substr(0, expected.size()), expected);
+  EXPECT_EQ(refused(kPortableForwardFp32, DType::kFloat32).substr(0, expected.size()), expected);
+}
+
 TEST(PortableForwardPlan, RunsOnGpusFromSm80On) {
   DeviceInfo device = gpu();
   EXPECT_TRUE(kPortableForward.usable(device).is_ok());

@@ -23,6 +23,16 @@ Status usable_fp32(const DeviceInfo& device) {
   return require_gpu(kFloatName, device, kPortableSm);
 }
 
+Status check_memory(const AttentionProblem& problem, const AttentionGeometry& geometry,
+                    const DeviceInfo& device) {
+  const ForwardTile& tile = choose_forward_tile(problem, geometry, device.smem_per_block_bytes);
+  const int needed = tile.layout(static_cast<int>(dtype_bytes(problem.q.dtype))).bytes;
+  if (device.smem_per_block_bytes >= needed) return Status::ok();
+  return Status::unsupported(
+      concat("a block may have ", device.smem_per_block_bytes, " bytes of shared memory: headdim ",
+             max_of(geometry.headdim, geometry.headdim_v), " needs ", needed));
+}
+
 Status check_counts(const char* name, const AttentionProblem& problem,
                     const AttentionGeometry& geometry, const DeviceInfo& device) {
   const std::int64_t rows = geometry.seqlen_q * geometry.qhead_per_khead;
@@ -49,6 +59,7 @@ Status supports(const AttentionProblem& problem, const AttentionGeometry& geomet
   if (problem.q.dtype == DType::kFloat32) {
     return Status::unsupported(concat(kName, " takes fp16 and bf16; q is fp32"));
   }
+  FOVEAL_RETURN_IF_ERROR(check_memory(problem, geometry, device));
   return check_counts(kName, problem, geometry, device);
 }
 
@@ -58,6 +69,7 @@ Status supports_fp32(const AttentionProblem& problem, const AttentionGeometry& g
     return Status::unsupported(
         concat(kFloatName, " takes fp32; q is ", dtype_name(problem.q.dtype)));
   }
+  FOVEAL_RETURN_IF_ERROR(check_memory(problem, geometry, device));
   return check_counts(kFloatName, problem, geometry, device);
 }
 
