@@ -22,11 +22,16 @@ constexpr std::int64_t kMaxTiles = std::int64_t{1} << 30;
 /// Bytes of L2 cache that q, dout and dq's sums of one section of heads may fill.
 constexpr std::int64_t kSectionBytes = 40 << 20;
 
-/// Pairs side by side where tiles add to dq in turn: so many of a pair's tiles run at a time as the
-/// device has multiprocessors for each, and the last of those waits for all others once. That is
-/// little where a pair has many tiles, which then had better be few pairs', for the L2 cache.
+/// Pairs side by side where tiles add to dq in turn: of each, so many tiles run at a time as the
+/// device has multiprocessors for it, and the last of those waits for all others once. In pairs of
+/// many tiles that is little, and fewer pairs share the L2 cache better ("Measured" in
+/// docs/kernels/hopper_bwd.md and hopper_bwd_wide.md).
+constexpr std::int64_t kOrderedSection = 16;
+constexpr std::int64_t kOrderedSectionOfLongPairs = 8;
+constexpr std::int64_t kLongPairTiles = 128;
 constexpr std::int64_t ordered_section(const BackwardTile& tile, std::int64_t tiles_of_pair) {
-  return (tiles_of_pair < 128 ? 16 : 8) / tile.blocks;
+  const bool is_long = tiles_of_pair >= kLongPairTiles;
+  return (is_long ? kOrderedSectionOfLongPairs : kOrderedSection) / tile.blocks;
 }
 
 /// Share of the device's rate that the products reach, causal and 16K (docs/kernels/hopper_bwd.md).
@@ -67,7 +72,8 @@ KeyTileOrder key_tile_order(const AttentionGeometry& geometry, bool deterministi
   const std::int64_t bytes = rows * geometry.qhead_per_khead * tile.d * 8;
   std::int64_t section = kSectionBytes / max_of<std::int64_t>(bytes, 1);
   // Tiles that add in turn have the same rows at the same time, which then are in the cache.
-  if (deterministic) section = max_of(section, ordered_section(tile, keys / tile.n));
+  if (deterministic)
+    section = max_of(section, ordered_section(tile, ceil_div<std::int64_t>(keys, tile.n)));
   section = clamp_to<std::int64_t>(section, 1, max_of<std::int64_t>(pairs, 1));
   // All alike: a last section of few heads would end with long tiles on few multiprocessors.
   const std::int64_t sections = max_of<std::int64_t>(ceil_div(pairs, section), 1);

@@ -19,7 +19,7 @@ struct PrepareArgs {
   cuda::bwd::StatsArgs stats;
   cuda::bwd::ListArgs keys;  ///< Without entries: k is not packed.
   cuda::bwd::ListArgs rows;
-  ClearedPart counters;  ///< The ticket, and the turns where there are.
+  ClearedPart counters;  ///< Tickets, additions, turns.
   ClearedPart dq_sums;
 };
 
