@@ -1,5 +1,7 @@
 #include "cpu/fwd/config.hpp"
 
+#include <bit>
+
 #include "cpu/device_rules.hpp"
 #include "cpu/fwd/work_index.hpp"
 
@@ -18,6 +20,10 @@ constexpr std::int64_t kItemsPerWorker = 4;
 /// Loading an element of k or v into a tile takes as long as so many floating-point operations of
 /// the products; a tile of few rows has little to set against it.
 constexpr double kLoadFlops = 10;
+
+/// Bytes of a column of v that accumulate_memory adds up at once: 16 keys of fp32, 32 of the
+/// others.
+constexpr std::int64_t kTurnLeastBytes = 64;
 
 /// Tiles of all sequences if each had all rows that it can have. Packed rows are shared out, and
 /// every sequence may leave one tile partly filled.
@@ -91,6 +97,14 @@ void add_notes(const AttentionProblem& problem, KernelConfig& config) {
 
 }  // namespace
 
+std::int64_t turn_keys(const RowLoader& k, const RowLoader& v) {
+  const std::int64_t element = dtype_bytes(k.dtype);
+  static_assert(std::has_single_bit(static_cast<std::uint64_t>(kForwardKeys)));
+  const std::int64_t fit = kTurnBytes / (max_of(k.count, v.count) * element);
+  const auto keys = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(fit)));
+  return clamp_to(keys, kTurnLeastBytes / element, kForwardKeys);
+}
+
 ForwardScratch::ForwardScratch(Slab& slab, const TileMath& math, const TileShape& tile,
                                const AttentionGeometry& geometry)
     : ld_d(tile_ld(math.slots(geometry.headdim))),
@@ -109,8 +123,7 @@ ForwardScratch::ForwardScratch(Slab& slab, const TileMath& math, const TileShape
   acc = slab.take<float>(tile_floats(tile.m, geometry.headdim_v));
   factors = slab.take<float>(tile.n);
   state = slab.take<algorithm::SoftmaxState>(tile.m);
-  key_rows = slab.take<const std::byte*>(tile.n);
-  next_rows = slab.take<const std::byte*>(tile.n);
+  kv_rows = slab.take<const std::byte*>(4 * kForwardKeys);
 }
 
 ForwardScratch ForwardScratch::rows_from(std::int64_t first) const {

@@ -7,6 +7,7 @@
 
 #include "algorithm/online_softmax.hpp"
 #include "cpu/slab.hpp"
+#include "cpu/tile_load.hpp"
 #include "cpu/tile_math.hpp"
 #include "plan/kernel_entry.hpp"
 
@@ -37,6 +38,13 @@ static_assert(kInvariantSplitKeys % kForwardKeys == 0, "a split is whole blocks"
 /// (docs/kernels/cpu_tile_math.md).
 inline constexpr std::int64_t kMaxStreamedRows = 8;
 
+/// Such a sequence does k, softmax and v of a turn of keys before it goes on to the next: as many
+/// as have so many bytes of k or of v, so that both are read at once and what is asked for is used
+/// soon (docs/kernels/cpu_blocked_fwd.md), but no fewer than accumulate_memory adds up at once. A
+/// power of two, since a block is whole turns.
+inline constexpr std::int64_t kTurnBytes = 16384;
+[[nodiscard]] std::int64_t turn_keys(const RowLoader& k, const RowLoader& v);
+
 /// Parts of the workspace, in KernelConfig::workspace's order.
 enum class ForwardPart : std::size_t { kWorkIndex = 0, kScratch = 1, kPartials = 2 };
 
@@ -55,8 +63,7 @@ struct ForwardScratch {
   float* acc = nullptr;                      ///< (tile.m, headdim_v): sum of weights * v
   float* factors = nullptr;                  ///< (tile.n): dropout of one row
   algorithm::SoftmaxState* state = nullptr;  ///< (tile.m)
-  const std::byte** key_rows = nullptr;      ///< (tile.n): where rows of k or v lie,
-  const std::byte** next_rows = nullptr;     ///< (tile.n) and those read after them
+  const std::byte** kv_rows = nullptr;       ///< (2, 2, keys of a turn): where rows of k and v lie
 
   /// From a slab; with a counting slab only its size is of use.
   ForwardScratch(Slab& slab, const TileMath& math, const planner::TileShape& tile,

@@ -207,6 +207,9 @@ struct ItemWork {
     if (n_block >= split.max) return {};
     return {n_block * args.tile.n, min_of((n_block + 1) * args.tile.n, info.seqlen_k)};
   }
+  [[nodiscard]] Range keys_of_split() const {
+    return {split.min * args.tile.n, min_of(split.max * args.tile.n, info.seqlen_k)};
+  }
   /// The tiles of several heads share a scratch tile: those of a few rows only are taken together.
   [[nodiscard]] std::int64_t head_rows() const { return padding.max - packed.min; }
   [[nodiscard]] ForwardScratch scratch_of(const ForwardScratch& scratch, std::int64_t head) const {
@@ -263,22 +266,31 @@ void attend_block(const ItemWork& work, const ForwardScratch& scratch, std::int6
   }
 }
 
-/// The same with k and v read where they lie, each once for all heads of the item.
-void stream_block(const ItemWork& work, const ForwardScratch& scratch, std::int64_t n_block) {
+/// All keys of the item with k and v read where they lie, some keys of every head in turn.
+void stream_keys(const ItemWork& work, const ForwardScratch& scratch) {
   const ForwardArgs& args = work.args;
-  ScoreTile tile = work.score_tile(n_block);
-  if (tile.rows.packed.empty()) return;
-  const std::int64_t first_row = tile.rows.packed.min - work.packed.min;
-  const ForwardScratch part = scratch.rows_from(first_row);
-  const StreamedRows rows{tile.rows.packed.size(), work.item.num_heads, work.head_rows()};
   const KeySource source = work.source(0);
-  const KeyRows values{args.v, source.v, tile.keys, source.seen};
-  stream_products(args, part, {args.k, source.k, tile.keys, source.seen}, values, rows);
-  for (std::int64_t head = 0; head < work.item.num_heads; ++head, ++tile.rows.head_k) {
-    weigh(args, work.scratch_of(part, head), tile, work.blocks.needs_mask(n_block));
+  const Range keys = algorithm::intersect(work.keys_of_split(), source.seen);
+  const std::int64_t heads = work.item.num_heads;
+  KvStream stream(*args.math, {args.k, source.k, keys, keys}, {args.v, source.v, keys, keys}, heads,
+                  scratch);
+  while (stream.advance()) {
+    ScoreTile tile{work.tile(0).rows, work.mask, stream.keys()};
+    const bool needs_mask = work.blocks.needs_mask(tile.keys.min / args.tile.n);
+    if (needs_mask) keep_seeing_rows(tile);
+    const std::int64_t rows = tile.rows.packed.size();
+    if (rows == 0) continue;
+    const ForwardScratch part = scratch.rows_from(tile.rows.packed.min - work.packed.min);
+    for (std::int64_t head = 0; head < heads; ++head) {
+      stream.multiply(work.scratch_of(part, head), rows, head);
+    }
+    for (std::int64_t head = 0; head < heads; ++head, ++tile.rows.head_k) {
+      weigh(args, work.scratch_of(part, head), tile, needs_mask);
+    }
+    for (std::int64_t head = 0; head < heads; ++head) {
+      stream.accumulate(work.scratch_of(part, head), rows, head);
+    }
   }
-  stream_values(args, part, values,
-                {args.k, source.k, work.keys_of_block(n_block + 1), source.seen}, rows);
 }
 
 }  // namespace
@@ -294,9 +306,12 @@ void attend(const ForwardArgs& args, const ForwardScratch& scratch, const WorkIt
   for (std::int64_t head = 0; head < item.num_heads; ++head) {
     begin_tile(args, work.scratch_of(scratch, head), work.tile(head).rows);
   }
-  const auto block = work.streams() ? stream_block : attend_block;
-  for (std::int64_t n_block = work.split.min; n_block < work.split.max; ++n_block) {
-    block(work, scratch, n_block);
+  if (work.streams()) {
+    stream_keys(work, scratch);
+  } else {
+    for (std::int64_t n_block = work.split.min; n_block < work.split.max; ++n_block) {
+      attend_block(work, scratch, n_block);
+    }
   }
   for (std::int64_t head = 0; head < item.num_heads; ++head) {
     WorkItem one = item;

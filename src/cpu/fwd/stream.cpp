@@ -7,81 +7,84 @@ namespace {
 
 using algorithm::Range;
 
-/// Keys that several heads take in turn: few, so that what lies side by side is read together, and
-/// a multiple of those whose values are added up, so that bits don't depend on it.
-constexpr std::int64_t kTurnKeys = 32;
-static_assert(kForwardKeys % kTurnKeys == 0);
-
-std::int64_t head_bytes(const KeyRows& keys) {
-  return keys.locator.layout.head_stride * dtype_bytes(keys.loader.dtype);
-}
-
-/// Calls body(head, first, rows) for rows [first, first + rows.count) of `keys` and every head.
-/// `at` and `next_at` are the addresses of the first head's rows, of `keys` and of what is read
-/// next.
-template <class Body>
-void for_turns(const KeyRows& keys, const std::byte* const* at, const KeyRows& next,
-               const std::byte* const* next_at, std::int64_t heads, Body&& body) {
-  const std::int64_t count = keys.read().size();
-  const std::int64_t turn = heads > 1 ? kTurnKeys : count;
-  for (std::int64_t first = 0; first < count; first += turn) {
-    const std::int64_t left = count - first;
-    MemoryRows rows{.rows = at + first,
-                    .count = min_of(turn, left),
-                    .columns = keys.loader.count,
-                    .dtype = keys.loader.dtype};
-    const bool last = left <= turn;
-    rows.ahead = last ? next_at : at + first + turn;
-    rows.num_ahead = min_of(turn, last ? next.read().size() : left - turn);
-    for (std::int64_t head = 0; head < heads; ++head) {
-      body(head, first, rows);
-      rows.offset += head_bytes(keys);
-      rows.ahead_offset += head_bytes(last ? next : keys);
-    }
-  }
-}
+/// Where heads lie side by side, the rows of one are far apart and no hardware prefetcher follows:
+/// what is asked for are the rows of so many heads later.
+constexpr std::int64_t kHeadsAhead = 2;
 
 }  // namespace
 
-void stream_products(const ForwardArgs& args, const ForwardScratch& scratch, const KeyRows& keys,
-                     const KeyRows& values, const StreamedRows& rows) {
-  const Range read = keys.read();
-  locate_key_rows(keys, scratch.key_rows);
-  locate_key_rows(values, scratch.next_rows);
-  if (read.size() < args.tile.n) {
-    for (std::int64_t head = 0; head < rows.heads; ++head) {
-      std::fill_n(scratch.scores + head * rows.head_rows * scratch.ld_n, rows.rows * scratch.ld_n,
-                  0.0f);
-    }
-  }
-  for_turns(keys, scratch.key_rows, values, scratch.next_rows, rows.heads,
-            [&](std::int64_t head, std::int64_t first, const MemoryRows& memory) {
-              const std::int64_t row = head * rows.head_rows;
-              const std::int64_t column = read.min - keys.keys.min + first;
-              args.math->multiply_memory({.rows = rows.rows,
-                                          .a = slot_at(scratch.q, row * scratch.ld_d),
-                                          .lda = scratch.ld_d,
-                                          .c = scratch.scores + row * scratch.ld_n + column,
-                                          .ldc = scratch.ld_n},
-                                         memory);
-            });
+KvStream::KvStream(const TileMath& math, const KeyRows& k, const KeyRows& v, std::int64_t heads,
+                   const ForwardScratch& scratch)
+    : math_(math),
+      k_(k),
+      v_(v),
+      heads_(heads),
+      turn_keys_(turn_keys(k.loader, v.loader)),
+      rows_(scratch.kv_rows) {
+  next_ = turn_from(k.keys.min / turn_keys_ * turn_keys_, rows_);
 }
 
-void stream_values(const ForwardArgs& args, const ForwardScratch& scratch, const KeyRows& values,
-                   const KeyRows& next, const StreamedRows& rows) {
-  const std::int64_t origin = values.read().min - values.keys.min;
-  locate_key_rows(next, scratch.key_rows);
-  for_turns(values, scratch.next_rows, next, scratch.key_rows, rows.heads,
-            [&](std::int64_t head, std::int64_t first, const MemoryRows& memory) {
-              const std::int64_t row = head * rows.head_rows;
-              const void* weights = slot_at(scratch.weights, row * scratch.ld_w);
-              args.math->accumulate_memory({.rows = rows.rows,
-                                            .a = args.math->term_at(weights, origin + first),
-                                            .lda = scratch.ld_w,
-                                            .c = scratch.acc + row * scratch.ld_dv,
-                                            .ldc = scratch.ld_dv},
-                                           memory);
-            });
+/// Turns begin at multiples of their length: bits don't depend on which keys of a turn are seen.
+KvStream::Turn KvStream::turn_from(std::int64_t begin, const std::byte** rows) const {
+  const Range keys{begin, clamp_to(k_.keys.max, begin, begin + turn_keys_)};
+  const Turn turn{keys, algorithm::intersect(keys, k_.keys), rows};
+  locate_key_rows({k_.loader, k_.locator, keys, k_.seen}, rows);
+  locate_key_rows({v_.loader, v_.locator, keys, v_.seen}, rows + turn.read.size());
+  return turn;
+}
+
+bool KvStream::advance() {
+  now_ = next_;
+  if (now_.read.empty()) return false;
+  const std::int64_t count = 2 * now_.read.size();
+  now_.rows = std::copy_n(next_.rows, count, rows_) - count;
+  next_ = turn_from(now_.keys.max, rows_ + count);
+  return true;
+}
+
+MemoryRows KvStream::rows_of(std::int64_t head, bool values) const {
+  const KeyRows& all = values ? v_ : k_;
+  const std::int64_t head_bytes = all.locator.layout.head_stride * dtype_bytes(all.loader.dtype);
+  const std::int64_t count = now_.read.size();
+  MemoryRows memory{.rows = now_.rows + (values ? count : 0),
+                    .count = count,
+                    .columns = all.loader.count,
+                    .dtype = all.loader.dtype,
+                    .offset = head * head_bytes};
+  if (heads_ == 1) {  // half a turn ahead in the order k, v, next k, next v
+    memory.ahead = memory.rows + turn_keys_ / 2;
+    memory.num_ahead = next_.rows + 2 * next_.read.size() - memory.ahead;
+  } else {
+    const std::int64_t later = head + min_of(kHeadsAhead, heads_);
+    const Turn& turn = later < heads_ ? now_ : next_;
+    memory.ahead = turn.rows + (values ? turn.read.size() : 0);
+    memory.num_ahead = turn.read.size();
+    memory.ahead_offset = later % heads_ * head_bytes;
+  }
+  return memory;
+}
+
+void KvStream::multiply(const ForwardScratch& part, std::int64_t rows, std::int64_t head) const {
+  if (now_.read.size() < turn_keys_) {
+    for (std::int64_t row = 0; row < rows; ++row) {
+      std::fill_n(part.scores + row * part.ld_n, turn_keys_, 0.0f);
+    }
+  }
+  math_.multiply_memory({.rows = rows,
+                         .a = part.q,
+                         .lda = part.ld_d,
+                         .c = part.scores + (now_.read.min - now_.keys.min),
+                         .ldc = part.ld_n},
+                        rows_of(head, false));
+}
+
+void KvStream::accumulate(const ForwardScratch& part, std::int64_t rows, std::int64_t head) const {
+  math_.accumulate_memory({.rows = rows,
+                           .a = math_.term_at(part.weights, now_.read.min - now_.keys.min),
+                           .lda = part.ld_w,
+                           .c = part.acc,
+                           .ldc = part.ld_dv},
+                          rows_of(head, true));
 }
 
 }  // namespace foveal::cpu
