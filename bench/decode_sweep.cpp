@@ -44,6 +44,7 @@ struct Shape {
   const char* name;
   std::int64_t batch, nheads_q, nheads_k, seqlen_k, headdim;
   std::int64_t page_size = 0;  ///< 0: contiguous, [batch, heads, seqlen, dim].
+  bool used = false;           ///< Lengths are on the device: all of the cache.
 
   [[nodiscard]] double bytes() const {
     return 2.0 * 2.0 * static_cast<double>(batch * nheads_k * seqlen_k * headdim);
@@ -61,6 +62,12 @@ constexpr Shape kShapes[] = {
     {"b64 32/8 kv4096", 64, 32, 8, 4096, 128},
     {"b64 32/8 kv4096 page 64", 64, 32, 8, 4096, 128, 64},
     {"b64 32/8 kv4096 page 16", 64, 32, 8, 4096, 128, 16},
+    {"b64 32/8 kv4096 page 256", 64, 32, 8, 4096, 128, 256},
+    {"b16 32/8 kv8192 used", 16, 32, 8, 8192, 128, 0, true},
+    {"b16 32/8 kv8192 page 64 used", 16, 32, 8, 8192, 128, 64, true},
+    {"b16 32/8 kv8192 page 16 used", 16, 32, 8, 8192, 128, 16, true},
+    {"b16 32/8 kv8192 page 256 used", 16, 32, 8, 8192, 128, 256, true},
+    {"b64 32/8 kv4096 page 64 used", 64, 32, 8, 4096, 128, 64, true},
     {"b16 16/8 d256 kv8192", 16, 16, 8, 8192, 256},
     {"b16 16/8 d512 kv8192", 16, 16, 8, 8192, 512},
     {"b64 32/32 d64 kv1024", 64, 32, 32, 1024, 64},
@@ -122,6 +129,7 @@ struct Candidate {
 struct Buffers {
   std::byte *q = nullptr, *k = nullptr, *v = nullptr, *out = nullptr, *workspace = nullptr;
   std::int32_t* block_table = nullptr;
+  std::int32_t* seqused_k = nullptr;
   std::int64_t copy_bytes = 0;
   int copies = 0;
 };
@@ -141,10 +149,19 @@ AttentionProblem problem_of(const Shape& shape) {
     problem.block_table =
         TensorSpec::contiguous(DType::kInt32, {shape.batch, shape.seqlen_k / shape.page_size});
   }
+  if (shape.used) problem.seqused_k = TensorSpec::contiguous(DType::kInt32, {shape.batch});
   return problem;
 }
 
 constexpr std::int64_t kWorkspaceBytes = std::int64_t{256} << 20;
+
+std::int32_t* to_device(const std::vector<std::int32_t>& values) {
+  void* memory = nullptr;
+  const std::size_t bytes = values.size() * sizeof(std::int32_t);
+  check(cudaMalloc(&memory, bytes), "cudaMalloc");
+  check(cudaMemcpy(memory, values.data(), bytes, cudaMemcpyHostToDevice), "cudaMemcpy");
+  return static_cast<std::int32_t*>(memory);
+}
 
 Buffers make_buffers(const Shape& shape) {
   Buffers buffers;
@@ -171,12 +188,11 @@ Buffers make_buffers(const Shape& shape) {
     for (std::int64_t i = 0; i < pages; ++i) {
       table[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(i * 7919 % pages);
     }
-    std::byte* memory = nullptr;
-    allocate(memory, pages * 4);
-    buffers.block_table = reinterpret_cast<std::int32_t*>(memory);
-    check(cudaMemcpy(memory, table.data(), static_cast<std::size_t>(pages) * 4,
-                     cudaMemcpyHostToDevice),
-          "cudaMemcpy");
+    buffers.block_table = to_device(table);
+  }
+  if (shape.used) {
+    buffers.seqused_k = to_device(std::vector<std::int32_t>(
+        static_cast<std::size_t>(shape.batch), static_cast<std::int32_t>(shape.seqlen_k)));
   }
   return buffers;
 }
@@ -185,7 +201,7 @@ void release(const Buffers& buffers) {
   for (void* memory :
        {static_cast<void*>(buffers.q), static_cast<void*>(buffers.k), static_cast<void*>(buffers.v),
         static_cast<void*>(buffers.out), static_cast<void*>(buffers.workspace),
-        static_cast<void*>(buffers.block_table)}) {
+        static_cast<void*>(buffers.block_table), static_cast<void*>(buffers.seqused_k)}) {
     check(cudaFree(memory), "cudaFree");
   }
 }
@@ -279,6 +295,7 @@ void measure(const Shape& shape, bool all) {
       tensors.v = buffers.v + copy * buffers.copy_bytes;
       tensors.out = buffers.out;
       tensors.block_table = buffers.block_table;
+      tensors.seqused_k = buffers.seqused_k;
       const Status status = entry->launch({.problem = problem,
                                            .geometry = geometry,
                                            .config = config,
