@@ -41,6 +41,13 @@ class View:
         if array.dtype.name not in _DTYPES:
             raise InvalidArgument(
                 f"{name} is {array.dtype.name}: {', '.join(_DTYPES)} are known")
+        if not array.dtype.isnative:
+            raise InvalidArgument(f"{name} is {array.dtype.str}: the byte order of another machine")
+        if type(array).__module__.startswith("numpy.ma"):
+            raise InvalidArgument(f"{name} is a masked array: its mask would not be seen")
+        if any(stride % array.itemsize for stride in array.strides):
+            raise InvalidArgument(f"{name} has strides {array.strides} in bytes: "
+                                  f"its elements of {array.itemsize} don't divide them")
         ndim = array.ndim
         self._shape = (c_int64 * ndim)(*array.shape)
         self._strides = (c_int64 * ndim)(*(s // array.itemsize for s in array.strides))
@@ -49,6 +56,10 @@ class View:
 
     def pointer(self):
         return ctypes.pointer(self.dl)
+
+    def check_writable(self, name: str) -> None:
+        if _is_numpy(self.array) and not self.array.flags.writeable:
+            raise InvalidArgument(f"{name} is read-only, and would be written to")
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -3,6 +3,7 @@ dimensions come in its order: [batch, seqlen, heads, dim], packed [total, heads,
 
 from __future__ import annotations
 
+import operator
 from ctypes import sizeof
 from typing import Any
 
@@ -11,31 +12,72 @@ from foveal._errors import InvalidArgument
 from foveal._library import LIBRARY, OPERANDS, PASSES, Attention, check, take_json
 
 
+_NEEDED = {
+    "forward": ("q", "k", "v"), "backward": ("dout", "q", "k", "v", "out", "lse"),
+    "append": ("k", "v", "k_new", "v_new", "seqused_k"),
+    "merge": ("out_a", "lse_a", "out_b", "lse_b"),
+}
+
+# Lengths, rows and pages: NumPy's own integers are of 64 bits, so the name is worth a word.
+_INT32 = {"cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k", "leftpad_k", "block_table",
+          "cache_batch_idx"}
+
+
+def _integer(name: str, value: Any, least: int, bits: int) -> int:
+    """ctypes would take of larger ones what fits."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise InvalidArgument(f"{name} is a {type(value).__name__}: an integer is needed") from None
+    if not least <= number < 1 << bits:
+        raise InvalidArgument(f"{name} {number}: at least {least} and below 2^{bits}")
+    return number
+
+
+def _window(window_size: Any) -> tuple[int, int]:
+    try:
+        left, right = window_size
+    except (TypeError, ValueError):
+        raise InvalidArgument(
+            f"window_size {window_size!r}: a pair (left, right) is needed") from None
+    return (_integer("window_size_left", left, -(1 << 63), 63),
+            _integer("window_size_right", right, -(1 << 63), 63))
+
+
 class Call:
-    """A problem with its operands. Operands that are None are absent."""
+    """A problem with its operands. Operands that are None are absent, but for those needed."""
 
     def __init__(self, pass_name: str, *, causal=False, softmax_scale=None, softcap=0.0,
                  window_size=None, dropout_p=0.0, dropout_seed=0, dropout_offset=0, max_seqlen_q=0,
                  max_seqlen_k=0, rotary_interleaved=False, deterministic=False,
                  batch_invariant=False, **operands: Any):
-        left, right = (0, 0) if window_size is None else window_size
+        left, right = (0, 0) if window_size is None else _window(window_size)
         self.struct = Attention(
             struct_size=sizeof(Attention), pass_=PASSES.index(pass_name), causal=bool(causal),
             rotary_interleaved=bool(rotary_interleaved), deterministic=bool(deterministic),
             batch_invariant=bool(batch_invariant), has_softmax_scale=softmax_scale is not None,
             softmax_scale=softmax_scale or 0.0, softcap=softcap, dropout_p=dropout_p,
             has_window=window_size is not None, window_size_left=left, window_size_right=right,
-            max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k, dropout_seed=dropout_seed,
-            dropout_offset=dropout_offset)
+            max_seqlen_q=_integer("max_seqlen_q", max_seqlen_q, 0, 63),
+            max_seqlen_k=_integer("max_seqlen_k", max_seqlen_k, 0, 63),
+            dropout_seed=_integer("dropout_seed", dropout_seed, 0, 64),
+            dropout_offset=_integer("dropout_offset", dropout_offset, 0, 64))
         self.views: dict[str, View] = {}
         for name, array in operands.items():
             if name not in OPERANDS:
                 raise TypeError(f"{name}: neither an operand nor an option of {pass_name}")
             if array is not None:
                 self.add(name, array)
+            elif name in _NEEDED[pass_name]:
+                raise InvalidArgument(f"{name} is None: {pass_name} needs it")
+        if "k_new" in self.views:
+            for cache in ("k", "v"):
+                self.views[cache].check_writable(cache)
 
     def add(self, name: str, array: Any) -> Any:
         view = self.views[name] = View(name, array)
+        if name in _INT32 and view.dtype_name not in ("int32", ""):
+            raise InvalidArgument(f"{name} is {view.dtype_name}: int32 is needed")
         setattr(self.struct, name, view.pointer())
         return array
 
@@ -66,7 +108,11 @@ def _lse_shape(call: Call) -> tuple[int, ...]:
 
 
 def _with_result(call: Call, name: str, given: Any, like: str, shape, dtype=None) -> Any:
-    return call.add(name, given) if given is not None else call.add_empty(name, like, shape, dtype)
+    if given is None:
+        return call.add_empty(name, like, shape, dtype)
+    call.add(name, given)
+    call.views[name].check_writable(name)
+    return given
 
 
 def _forward_call(q, k, v, out, return_lse, options) -> tuple[Call, Any, Any]:

@@ -182,6 +182,46 @@ def test_operators_over_the_grid(case):
 # -- Errors, explanations, devices -----------------------------------------------------------------
 
 
+def _read_only(array):
+    array.flags.writeable = False
+    return array
+
+
+def _unaligned(array):
+    records = np.zeros(array.shape, [("value", array.dtype), ("rest", "i1")])
+    records["value"] = array
+    return records["value"]
+
+
+@pytest.mark.parametrize("change,message", (
+    (dict(out=_read_only(np.zeros((2, 5, 4, 16), np.float32))), "out is read-only"),
+    (dict(q=operands(">f4")[0]), "q is >f4: the byte order of another machine"),
+    (dict(seqused_k=np.array([9, 9], ">i4")), "seqused_k is >i4: the byte order"),
+    (dict(k=_unaligned(operands()[1])), "k has strides .* its elements of 4 don't divide them"),
+    (dict(v=np.ma.masked_array(operands()[2])), "v is a masked array"),
+    (dict(seqused_k=np.array([9, 9])), "seqused_k is int64: int32 is needed"),
+    (dict(q=None), "q is None: forward needs it"),
+    (dict(window_size=3), r"window_size 3: a pair \(left, right\) is needed"),
+    (dict(window_size=(1, 2, 3)), r"a pair \(left, right\) is needed"),
+    (dict(window_size=(None, 0)), "window_size_left is a NoneType: an integer is needed"),
+    (dict(window_size=((1 << 64) - 1, 0)), r"window_size_left 18446744073709551615: .* below 2\^63"),
+    (dict(dropout_seed=-1), r"dropout_seed -1: at least 0 and below 2\^64"),
+    (dict(dropout_seed=1 << 64), "dropout_seed 18446744073709551616"),
+    (dict(max_seqlen_q=1 << 64), "max_seqlen_q 18446744073709551616"),
+))
+def test_what_numpy_may_hold_and_the_engine_not(change, message):
+    with pytest.raises(foveal.InvalidArgument, match=message):
+        foveal.forward(**dict(zip("qkv", operands())) | change)
+
+
+def test_a_mapped_cache_is_not_appended_to(tmp_path):
+    np.save(tmp_path / "cache.npy", np.zeros((2, 8, 2, 16), np.float32))
+    cache = np.load(tmp_path / "cache.npy", mmap_mode="r")
+    new = np.zeros((2, 1, 2, 16), np.float32)
+    with pytest.raises(foveal.InvalidArgument, match="k is read-only"):
+        foveal.append_kv(cache, cache, new, new, np.zeros(2, np.int32))
+
+
 @pytest.mark.parametrize("kind", (np.asarray, torch.from_numpy))
 @pytest.mark.parametrize("change,message", (
     (dict(k=np.zeros((2, 9, 3, 16), np.float32), v=np.zeros((2, 9, 3, 16), np.float32)),
