@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <system_error>
@@ -157,5 +158,14 @@ void AtomicFile::discard() {
 }
 
 Status check_writable(const std::string& path) { return AtomicFile::create(path).status(); }
+
+Status check_writable_beside(const std::string& path, const std::string& input) {
+  std::error_code ignored;  // where one of them is not there, they differ
+  if (std::filesystem::equivalent(path, input, ignored)) {
+    return Status::invalid_argument(
+        fmt::format("{}: the results would replace the input {}", path, input));
+  }
+  return check_writable(path);
+}
 
 }  // namespace foveal::tools

@@ -50,4 +50,7 @@ class AtomicFile {
 /// Leaves nothing behind.
 Status check_writable(const std::string& path);
 
+/// The same for results of `input`, which must not be the file that they replace.
+Status check_writable_beside(const std::string& path, const std::string& input);
+
 }  // namespace foveal::tools

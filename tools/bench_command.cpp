@@ -85,7 +85,9 @@ Status write_json(const std::string& path, const std::string& text) {
 
 Result<int> bench(const BenchOptions& options) {
   FOVEAL_ASSIGN_OR_RETURN(manifest, load_manifest(options.manifest_path));
-  if (options.writes_json()) FOVEAL_RETURN_IF_ERROR(check_writable(options.json_path));
+  if (options.writes_json()) {
+    FOVEAL_RETURN_IF_ERROR(check_writable_beside(options.json_path, options.manifest_path));
+  }
   FOVEAL_ASSIGN_OR_RETURN(device, device_of(options.device));
   const auto chosen = [&](const Workload& workload) {
     return workload.id.find(options.only) != std::string::npos;

@@ -34,6 +34,7 @@ Result<int> compare(const CompareOptions& options) {
                     "two results of one manifest",
                     options.base_path, base.manifest, options.candidate_path, candidate.manifest));
   }
+  FOVEAL_RETURN_IF_ERROR(check_problems(base, candidate));
   if (base.machine != candidate.machine) {
     report_warning(fmt::format("the base was timed on {} and the candidate on {}", base.machine,
                                candidate.machine));

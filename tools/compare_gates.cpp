@@ -30,6 +30,7 @@ Result<MeasuredWorkload> parse_workload(const nlohmann::json& value, const std::
   FOVEAL_RETURN_IF_ERROR(fields.get("id", workload.id));
   FOVEAL_RETURN_IF_ERROR(
       fields.get("role", std::span<const Word<WorkloadRole>>(kRoles), workload.role));
+  FOVEAL_RETURN_IF_ERROR(fields.get("problem", workload.problem));
   FOVEAL_RETURN_IF_ERROR(fields.get("peak_bytes", kAnyAmount, workload.peak_bytes));
   FOVEAL_RETURN_IF_ERROR(fields.get("noise", kFraction, workload.noise));
   FOVEAL_ASSIGN_OR_RETURN(correct, fields.object("correct"));
@@ -207,6 +208,20 @@ Result<MeasuredManifest> parse_measured(std::string_view text, const std::string
     measured.workloads.push_back(std::move(workload));
   }
   return measured;
+}
+
+Status check_problems(const MeasuredManifest& base, const MeasuredManifest& candidate) {
+  for (const MeasuredWorkload& workload : base.workloads) {
+    const MeasuredWorkload* other = candidate.find(workload.id);
+    if (other == nullptr || workload.problem.empty() || other->problem.empty() ||
+        workload.problem == other->problem) {
+      continue;
+    }
+    return Status::invalid_argument(
+        fmt::format("workload {} is {} in the base and {} in the candidate", workload.id,
+                    workload.problem, other->problem));
+  }
+  return Status::ok();
 }
 
 std::vector<GateVerdict> apply_gates(const MeasuredManifest& base,

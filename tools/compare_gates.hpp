@@ -19,6 +19,7 @@ namespace foveal::tools {
 struct MeasuredWorkload {
   std::string id;
   WorkloadRole role = WorkloadRole::kInfo;
+  std::string problem;  ///< As explain words it; empty where the file has none.
   bool correct = false;
   std::optional<double> median_us;  ///< Absent where the result was wrong.
   double noise = 0;                 ///< Relative.
@@ -52,6 +53,9 @@ struct GateVerdict {
   double noise = 0;      ///< Relative; of both files together.
   std::string sentence;  ///< What was asked and by how much it was met or missed.
 };
+
+/// An id stands for one problem in both files, where both say which.
+Status check_problems(const MeasuredManifest& base, const MeasuredManifest& candidate);
 
 /// Every workload of the base must be in the candidate. Gates are the base's.
 std::vector<GateVerdict> apply_gates(const MeasuredManifest& base,

@@ -97,6 +97,7 @@ void add_flag(CLI::App& command, const char* name, std::optional<bool>& value, c
       .add_flag_function(
           fmt::format("--{0},!--no-{0}", flag), [&value](std::int64_t count) { value = count > 0; },
           help)
+      ->disable_flag_override()
       ->group(kGroup);
 }
 

@@ -16,6 +16,8 @@ namespace foveal::tools {
 namespace {
 
 constexpr std::int64_t kMaxExtent = std::numeric_limits<std::int32_t>::max();
+/// Packed: their lengths are listed one by one.
+constexpr std::int64_t kMaxDocuments = std::int64_t{1} << 24;
 
 Pass pass_of(const std::string& name) {
   for (const Pass pass : {Pass::kBackward, Pass::kAppend, Pass::kMerge}) {
@@ -77,7 +79,19 @@ class ProblemBuilder {
       return Status::invalid_argument(
           "--rotary-dim turns the tokens of --seqlen-new or --pass append: there are none");
     }
-    if (flags_.doc_lens.empty()) return Status::ok();
+    FOVEAL_RETURN_IF_ERROR(check_flags_of_pass());
+    if (flags_.varlen && flags_.batch > kMaxDocuments) {
+      return Status::invalid_argument(
+          fmt::format("--batch {}: at most {} documents", flags_.batch, kMaxDocuments));
+    }
+    if (flags_.doc_lens.empty()) {
+      if (flags_.doc_lens_k.empty()) return Status::ok();
+      return Status::invalid_argument("--doc-lens-k: their queries are those of --doc-lens");
+    }
+    if (!flags_.doc_lens_k.empty() && !packed_keys()) {
+      return Status::invalid_argument(
+          "--doc-lens-k: a cache has the capacity of --seqlen-k for each sequence");
+    }
     const auto unused = [](const char* flag, const char* instead) {
       return Status::invalid_argument(
           fmt::format("{} beside --doc-lens: {} says it already", flag, instead));
@@ -86,6 +100,28 @@ class ProblemBuilder {
     if (flags_.seqlen_q >= 0) return unused("--seqlen-q", "their list");
     if (flags_.seqlen_k >= 0 && packed_keys())
       return unused("--seqlen-k", "--doc-lens-k or --doc-lens");
+    return Status::ok();
+  }
+
+  /// What only attention has, and what a merge has not.
+  Status check_flags_of_pass() const {
+    const bool merge = flags_.pass == "merge";
+    if (!merge && flags_.pass != "append") return Status::ok();
+    const std::pair<const char*, bool> given[] = {
+        {"--sinks", flags_.sinks},
+        {"--alibi", flags_.alibi},
+        {"--bias", flags_.bias != "none"},
+        {"--lse", flags_.lse && !merge},
+        {"--doc-lens", !flags_.doc_lens.empty() && !merge},
+        {"--page-size", flags_.page_size > 0 && merge},
+        {"--seqused-k", flags_.seqused_k && merge},
+        {"--seqlen-new", flags_.seqlen_new > 0 && merge},
+    };
+    for (const auto& [flag, is_given] : given) {
+      if (!is_given) continue;
+      return Status::invalid_argument(
+          fmt::format("{}: --pass {} has nothing of it", flag, flags_.pass));
+    }
     return Status::ok();
   }
 
@@ -279,7 +315,7 @@ class FlagAdder {
              ->check(CLI::IsMember(std::move(words)).description("")));
   }
   void flag(const char* name, bool& value, const char* help) {
-    keep(command_.add_flag(name, value, help));
+    keep(command_.add_flag(name, value, help)->disable_flag_override());
   }
 
   [[nodiscard]] std::vector<const CLI::Option*> take() { return std::move(added_); }

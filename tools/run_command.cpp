@@ -86,7 +86,7 @@ class Run {
   /// Everything that can be refused is refused here, before any work.
   Status prepare() {
     if (!options_.output_path.empty()) {
-      FOVEAL_RETURN_IF_ERROR(check_writable(options_.output_path));
+      FOVEAL_RETURN_IF_ERROR(check_writable_beside(options_.output_path, options_.path));
     }
     FOVEAL_ASSIGN_OR_RETURN(device, device_of(options_.device));
     device_ = device;

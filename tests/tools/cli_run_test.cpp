@@ -201,14 +201,22 @@ TEST_F(CliRunTest, OracleGivesFp32WhateverTheInput) {
   EXPECT_NE(last_.out.find("fp64 oracle"), std::string::npos) << last_.out;
 }
 
-TEST_F(CliRunTest, OutputReplacesAnOlderFileEvenTheInputItself) {
-  const std::string path = counting_probe(1, 4).write(directory_.file("same.safetensors"));
-  const CliRun first = run_cli({"run", path, "-o", path});
-  EXPECT_EQ(first.exit_code, 0) << first.err;
-  const Result<SafetensorsFile> file = SafetensorsFile::open(path);
+TEST_F(CliRunTest, OutputReplacesAnOlderFileButNotTheInput) {
+  const std::string path = counting_probe(1, 4).write(directory_.file("input.safetensors"));
+  const std::string older = directory_.file("older.safetensors");
+  for (int i = 0; i < 2; ++i) {
+    const CliRun run = run_cli({"run", path, "-o", older});
+    EXPECT_EQ(run.exit_code, 0) << run.err;
+  }
+  const Result<SafetensorsFile> file = SafetensorsFile::open(older);
   ASSERT_TRUE(file.is_ok());
   EXPECT_THAT(floats_of(*file, "out"), ElementsAre(1.5f));
-  EXPECT_EQ(directory_.num_entries(), 1u);
+  const CliRun over_input = run_cli({"run", path, "-o", path});
+  EXPECT_EQ(over_input.exit_code, 2);
+  EXPECT_NE(over_input.err.find("the results would replace the input"), std::string::npos)
+      << over_input.err;
+  EXPECT_NE(SafetensorsFile::open(path)->find("q"), nullptr);
+  EXPECT_EQ(directory_.num_entries(), 2u);
 }
 
 TEST_F(CliRunTest, NothingToComputeIsNoError) {

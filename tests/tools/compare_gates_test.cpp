@@ -102,6 +102,18 @@ TEST(CompareGates, ABaseWithoutATimeCannotProveASpeed) {
   EXPECT_EQ(gate_of(verdicts, "latency").sentence, "the base has no time");
 }
 
+TEST(CompareGates, AnIdIsOneProblem) {
+  MeasuredWorkload base = workload("w", WorkloadRole::kTarget, 10);
+  MeasuredWorkload candidate = base;
+  EXPECT_TRUE(check_problems(with(base), with(candidate)));
+  base.problem = "forward fp16 q[1, 1, 16, 128]";
+  EXPECT_TRUE(check_problems(with(base), with(candidate))) << "a peer's file may say nothing";
+  candidate.problem = "forward fp16 q[9, 9, 9, 9]";
+  EXPECT_THAT(check_problems(with(base), with(candidate)).message(),
+              HasSubstr("workload w is forward fp16 q[1, 1, 16, 128] in the base and forward fp16 "
+                        "q[9, 9, 9, 9] in the candidate"));
+}
+
 TEST(CompareGates, TheTextEndsInTheSum) {
   const auto good = apply_gates(with(workload("w", WorkloadRole::kTarget, 100)),
                                 with(workload("w", WorkloadRole::kTarget, 50)));
