@@ -1,6 +1,9 @@
 // What only the data can tell, where the host can read it: null pointers, lengths, page tables.
 // Everything is checked before any work, so that a refused call has written nothing.
+#include <algorithm>
 #include <cstdint>
+#include <tuple>
+#include <vector>
 
 #include <foveal/problem.hpp>
 
@@ -142,6 +145,58 @@ Status check_rotary(const AttentionProblem& problem, const AttentionGeometry& ge
       concat("rotary_cos has ", positions, " positions: sequence ", b, " reaches ", needed));
 }
 
+/// Where a sequence appends: a part of a row of the cache or of a page.
+struct AppendedRows {
+  std::int64_t place;  ///< Row of the cache, or page.
+  std::int64_t begin, end;
+  std::int64_t b;
+};
+
+void list_appended(const AttentionProblem& problem, const AttentionGeometry& geometry,
+                   const AttentionTensors& tensors, const SeqlenInfo& info, std::int64_t b,
+                   std::vector<AppendedRows>& list) {
+  const std::int64_t first = info.seqlen_cache;
+  const std::int64_t end = first + geometry.seqlen_new;
+  if (!geometry.paged()) {
+    list.push_back({cache_row(tensors, b), first, end, b});
+    return;
+  }
+  const auto* line =
+      static_cast<const std::int32_t*>(tensors.block_table) + b * problem.block_table.strides[0];
+  for (std::int64_t begin = first; begin < end;) {
+    const std::int64_t page = begin / geometry.page_size;
+    const std::int64_t page_begin = page * geometry.page_size;
+    const std::int64_t part_end = min_of(end, page_begin + geometry.page_size);
+    list.push_back({line[page * problem.block_table.strides[1]], begin - page_begin,
+                    part_end - page_begin, b});
+    begin = part_end;
+  }
+}
+
+/// Sequences may read one row or page, but each appends to a place of its own.
+Status check_appended_once(const AttentionProblem& problem, const AttentionGeometry& geometry,
+                           const AttentionTensors& tensors, const SeqlenSource& source) {
+  const bool may_meet = geometry.paged() || problem.cache_batch_idx.present();
+  if (geometry.seqlen_new == 0 || !may_meet) return Status::ok();
+  std::vector<AppendedRows> list;
+  for (std::int64_t b = 0; b < geometry.batch; ++b) {
+    list_appended(problem, geometry, tensors, algorithm::seqlen_info(source, b), b, list);
+  }
+  std::sort(list.begin(), list.end(), [](const AppendedRows& x, const AppendedRows& y) {
+    return std::tie(x.place, x.begin, x.b) < std::tie(y.place, y.begin, y.b);
+  });
+  for (std::size_t i = 1; i < list.size(); ++i) {
+    const AppendedRows& one = list[i - 1];
+    const AppendedRows& other = list[i];
+    if (one.place != other.place || one.end <= other.begin) continue;
+    return Status::invalid_argument(
+        concat(geometry.paged() ? "block_table" : "cache_batch_idx", ": sequences ",
+               min_of(one.b, other.b), " and ", max_of(one.b, other.b), " both append to ",
+               geometry.paged() ? "page " : "row ", one.place, ", at ", other.begin));
+  }
+  return Status::ok();
+}
+
 /// Whether anything is to be checked sequence by sequence.
 bool has_lengths(const SeqlenSource& source, const AttentionProblem& problem) {
   return source.seqused_q != nullptr || source.seqused_k != nullptr ||
@@ -174,7 +229,7 @@ Status validate(const AttentionProblem& problem, const AttentionTensors& tensors
     FOVEAL_RETURN_IF_ERROR(check_cache_row(problem, tensors, b));
     FOVEAL_RETURN_IF_ERROR(check_rotary(problem, geometry, info, b));
   }
-  return Status::ok();
+  return check_appended_once(problem, geometry, tensors, source);
 }
 
 }  // namespace foveal

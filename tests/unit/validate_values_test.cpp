@@ -90,6 +90,28 @@ Lengths appending() {
   return l;
 }
 
+/// Two sequences of two new tokens each; the first page is the prefix of both.
+Lengths appending_to_pages() {
+  Lengths l = appending();
+  l.problem.block_table = TensorSpec::contiguous(kI32, {2, 2});
+  l.problem.k_new = l.problem.v_new = TensorSpec::contiguous(kF32, {2, 2, 2, 8});
+  l.problem.seqused_k = TensorSpec::contiguous(kI32, {2});
+  l.block_table = {3, 1, 3, 2};
+  l.seqused_k = {20, 16};
+  return l;
+}
+
+/// The same in one row of a dense cache, one after the other.
+Lengths appending_to_rows() {
+  Lengths l = appending_to_pages();
+  l.problem.block_table = {};
+  l.problem.k = l.problem.v = TensorSpec::contiguous(kF32, {3, 32, 2, 8});
+  l.problem.cache_batch_idx = TensorSpec::contiguous(kI32, {2});
+  l.cache_batch_idx = {2, 2};
+  l.seqused_k = {7, 5};
+  return l;
+}
+
 struct Refusal {
   const char* name;
   Lengths (*valid)();
@@ -142,6 +164,19 @@ const Refusal kRefusals[] = {
        l.problem.rotary_cos = l.problem.rotary_sin = TensorSpec::contiguous(kF32, {31, 4});
      },
      "rotary_cos has 31 positions: sequence 0 reaches 32"},
+    {"PageOfTwo", appending_to_pages,
+     [](Lengths& l) {
+       l.block_table[3] = 1;
+       l.seqused_k[1] = 19;
+     },
+     "block_table: sequences 0 and 1 both append to page 1, at 4"},
+    {"PrefixOfTwo", appending_to_pages,
+     [](Lengths& l) {
+       l.seqused_k = {14, 15};
+     },
+     "block_table: sequences 0 and 1 both append to page 3, at 15"},
+    {"RowOfTwo", appending_to_rows, [](Lengths& l) { l.seqused_k[1] = 6; },
+     "cache_batch_idx: sequences 0 and 1 both append to row 2, at 7"},
 };
 
 class ValidateRefusesValues : public testing::TestWithParam<Refusal> {};
