@@ -225,6 +225,8 @@ typedef struct foveal_cpu_executor {
 /* Launches. `attention` has the problem that was planned (shapes, strides, types and options; all
  * are compared) with the data of this run. `workspace` may be NULL when the plan needs none.
  *
+ * Results lie apart from what is read, and no two of their elements share a place: not checked.
+ *
  * `stream` is on the CPU a `const foveal_cpu_executor*` or NULL (OpenMP), and the call returns when
  * the work is done; on CUDA it is a cudaStream_t or NULL (the default stream), and the call neither
  * allocates, nor waits, nor reads device memory, so that a graph may capture it. */

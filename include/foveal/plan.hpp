@@ -91,7 +91,8 @@ class FOVEAL_API Plan {
   /// Launches. `workspace` holds workspace_bytes() at kWorkspaceAlignment and may be null when
   /// that is 0. `stream` is a cudaStream_t on CUDA (null: the default stream) and a
   /// `const CpuExecutor*` on the CPU (null: OpenMP). On CUDA the call neither allocates,
-  /// synchronises nor reads device memory; on the CPU it returns when the work is done.
+  /// synchronises nor reads device memory; on the CPU it returns when the work is done. Results lie
+  /// apart from what is read, and no two of their elements share a place: not checked.
   Status run(const AttentionTensors& tensors, void* workspace, std::size_t workspace_bytes,
              void* stream = nullptr) const;
 
