@@ -25,6 +25,13 @@ HWY_INLINE __m512i load_elements(const std::byte* row, std::int64_t index, bool 
   return _mm512_zextsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
 }
 
+/// Asks for a line, and once more for the one that was asked for two lines ago: a core that has
+/// many requests under way drops some.
+HWY_INLINE void prefetch(const std::byte* line) {
+  __builtin_prefetch(line, /*rw=*/0, /*locality=*/2);
+  __builtin_prefetch(line - 2 * kElements * 2, /*rw=*/0, /*locality=*/2);
+}
+
 /// Asks the second-level cache for the lines of a row that is read later, a few with each few that
 /// are used: all together they would take up what a core may have under way. Rows of one head are
 /// often a multiple of 4 KiB apart: in the first level they would drive each other out.
@@ -33,9 +40,7 @@ class Prefetcher {
   /// While row j is used.
   HWY_INLINE Prefetcher(const MemoryRows& b, std::int64_t j) : row_(b.row_ahead(j)) {}
 
-  HWY_INLINE void fetch(std::int64_t element) const {
-    __builtin_prefetch(row_ + element * 2, /*rw=*/0, /*locality=*/2);
-  }
+  HWY_INLINE void fetch(std::int64_t element) const { prefetch(row_ + element * 2); }
 
  private:
   const std::byte* row_;
@@ -249,9 +254,7 @@ HWY_INLINE Pairs weight_pair(const float* weights, std::int64_t j, bool odd) {
 template <int Vectors>
 HWY_INLINE void fetch_ahead(const MemoryRows& b, ValueStrip& strip) {
 #pragma GCC unroll 4
-  for (int v = 0; v < Vectors; ++v) {
-    __builtin_prefetch(strip.ahead + v * kElements * 2, /*rw=*/0, /*locality=*/2);
-  }
+  for (int v = 0; v < Vectors; ++v) prefetch(strip.ahead + v * kElements * 2);
   strip.ahead += Vectors * kElements * 2;
   strip.ahead_left -= Vectors * kElements;
   if (strip.ahead_left > 0) return;

@@ -33,8 +33,11 @@ HWY_INLINE Floats load_memory<float>(const std::byte* row, std::int64_t index) {
 
 constexpr int kCacheLineBytes = 64;
 
+/// Asks for a line, and once more for the one that was asked for two lines ago: a core that has
+/// many requests under way drops some.
 HWY_INLINE void prefetch(const std::byte* line) {
   __builtin_prefetch(line, /*rw=*/0, /*locality=*/2);
+  __builtin_prefetch(line - 2 * kCacheLineBytes, /*rw=*/0, /*locality=*/2);
 }
 
 /// Asks the second-level cache for the lines of a row that is read later, a few with each few that
