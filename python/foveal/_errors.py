@@ -3,6 +3,8 @@ allowed."""
 
 from __future__ import annotations
 
+import re
+
 
 class InvalidArgument(ValueError, RuntimeError):
     """The arguments contradict themselves or the contract."""
@@ -33,10 +35,20 @@ def is_not_taken(error: RuntimeError) -> bool:
     return str(error).startswith(("foveal.NotTaken", "foveal::"))
 
 
+# What PyTorch's dispatcher says of an argument of another type, before it lists the declaration.
+_WRONG_TYPE = re.compile(r"foveal::\w+\(\) Expected a value of type '(?P<wanted>.+?)' for argument "
+                         r"'(?P<name>\w+)' but instead found type '(?P<found>\w+)'")
+_WANTED = {"Tensor": "a tensor", "int": "an integer", "float": "a number", "bool": "True or False"}
+
+
 def translated(error: RuntimeError) -> Exception:
-    """The error that the engine meant by `error`, which PyTorch's dispatcher let through; any other
-    error as it is."""
+    """The error that the engine meant by `error`, which PyTorch's dispatcher let through, or one
+    that says in short what the dispatcher did not; any other error as it is."""
     prefix, separator, message = str(error).partition(": ")
     if separator and prefix in _BY_PREFIX:
         return _BY_PREFIX[prefix](message)
+    if wrong := _WRONG_TYPE.match(str(error)):
+        wanted = wrong["wanted"].removeprefix("Optional[").removesuffix("]")
+        return InvalidArgument(f"{wrong['name']} is a {wrong['found']}: "
+                               f"{_WANTED.get(wanted, wanted)} is needed")
     return error

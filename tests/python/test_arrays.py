@@ -214,6 +214,19 @@ def test_what_numpy_may_hold_and_the_engine_not(change, message):
         foveal.forward(**dict(zip("qkv", operands())) | change)
 
 
+@pytest.mark.parametrize("change,message", (
+    (dict(cu_seqlens_q=[0, 8]), "cu_seqlens_q is a list: a tensor is needed"),
+    (dict(max_seqlen_q=8.0), "max_seqlen_q is a float: an integer is needed"),
+))
+def test_what_the_dispatcher_refuses(change, message):
+    lengths = torch.tensor([0, 8], dtype=torch.int32)
+    packed = dict(cu_seqlens_q=lengths, cu_seqlens_k=lengths, max_seqlen_q=8, max_seqlen_k=8)
+    q = torch.zeros(8, 2, 16)
+    with pytest.raises(foveal.InvalidArgument) as caught:
+        foveal.forward(q, q, q, **packed | change)
+    assert str(caught.value) == message
+
+
 def test_a_mapped_cache_is_not_appended_to(tmp_path):
     np.save(tmp_path / "cache.npy", np.zeros((2, 8, 2, 16), np.float32))
     cache = np.load(tmp_path / "cache.npy", mmap_mode="r")
