@@ -21,9 +21,9 @@ constexpr std::int64_t kItemsPerWorker = 4;
 /// the products; a tile of few rows has little to set against it.
 constexpr double kLoadFlops = 10;
 
-/// Bytes of a column of v that accumulate_memory adds up at once: 16 keys of fp32, 32 of the
-/// others.
-constexpr std::int64_t kTurnLeastBytes = 64;
+/// Keys of the shortest turn: whole blocks of accumulate_memory, and long enough that what lies
+/// between its products costs little.
+constexpr std::int64_t kLeastTurnKeys = 32;
 
 /// Tiles of all sequences if each had all rows that it can have. Packed rows are shared out, and
 /// every sequence may leave one tile partly filled.
@@ -98,11 +98,10 @@ void add_notes(const AttentionProblem& problem, KernelConfig& config) {
 }  // namespace
 
 std::int64_t turn_keys(const RowLoader& k, const RowLoader& v) {
-  const std::int64_t element = dtype_bytes(k.dtype);
   static_assert(std::has_single_bit(static_cast<std::uint64_t>(kForwardKeys)));
-  const std::int64_t fit = kTurnBytes / (max_of(k.count, v.count) * element);
+  const std::int64_t fit = kTurnBytes / (max_of(k.count, v.count) * dtype_bytes(k.dtype));
   const auto keys = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(fit)));
-  return clamp_to(keys, kTurnLeastBytes / element, kForwardKeys);
+  return clamp_to(keys, kLeastTurnKeys, kForwardKeys);
 }
 
 ForwardScratch::ForwardScratch(Slab& slab, const TileMath& math, const TileShape& tile,

@@ -40,8 +40,8 @@ inline constexpr std::int64_t kMaxStreamedRows = 8;
 
 /// Such a sequence does k, softmax and v of a turn of keys before it goes on to the next: as many
 /// as have so many bytes of k or of v, so that both are read at once and what is asked for is used
-/// soon (docs/kernels/cpu_blocked_fwd.md), but no fewer than accumulate_memory adds up at once. A
-/// power of two, since a block is whole turns.
+/// soon (docs/kernels/cpu_blocked_fwd.md), but no fewer than 32. A power of two, since a block is
+/// whole turns.
 inline constexpr std::int64_t kTurnBytes = 16384;
 [[nodiscard]] std::int64_t turn_keys(const RowLoader& k, const RowLoader& v);
 
