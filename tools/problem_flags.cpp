@@ -98,8 +98,9 @@ class ProblemBuilder {
     };
     if (flags_.batch >= 0) return unused("--batch", "the number of documents");
     if (flags_.seqlen_q >= 0) return unused("--seqlen-q", "their list");
-    if (flags_.seqlen_k >= 0 && packed_keys())
+    if (flags_.seqlen_k >= 0 && packed_keys()) {
       return unused("--seqlen-k", "--doc-lens-k or --doc-lens");
+    }
     return Status::ok();
   }
 

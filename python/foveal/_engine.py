@@ -12,17 +12,6 @@ from foveal._errors import InvalidArgument
 from foveal._library import LIBRARY, OPERANDS, PASSES, Attention, check, take_json
 
 
-_NEEDED = {
-    "forward": ("q", "k", "v"), "backward": ("dout", "q", "k", "v", "out", "lse"),
-    "append": ("k", "v", "k_new", "v_new", "seqused_k"),
-    "merge": ("out_a", "lse_a", "out_b", "lse_b"),
-}
-
-# Lengths, rows and pages: NumPy's own integers are of 64 bits, so the name is worth a word.
-_INT32 = {"cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k", "leftpad_k", "block_table",
-          "cache_batch_idx"}
-
-
 def _integer(name: str, value: Any, least: int, bits: int) -> int:
     """ctypes would take of larger ones what fits."""
     try:
@@ -45,7 +34,7 @@ def _window(window_size: Any) -> tuple[int, int]:
 
 
 class Call:
-    """A problem with its operands. Operands that are None are absent, but for those needed."""
+    """A problem with its operands. Operands that are None are absent."""
 
     def __init__(self, pass_name: str, *, causal=False, softmax_scale=None, softcap=0.0,
                  window_size=None, dropout_p=0.0, dropout_seed=0, dropout_offset=0, max_seqlen_q=0,
@@ -68,22 +57,24 @@ class Call:
                 raise TypeError(f"{name}: neither an operand nor an option of {pass_name}")
             if array is not None:
                 self.add(name, array)
-            elif name in _NEEDED[pass_name]:
-                raise InvalidArgument(f"{name} is None: {pass_name} needs it")
         if "k_new" in self.views:
             for cache in ("k", "v"):
-                self.views[cache].check_writable(cache)
+                self.view(cache).check_writable(cache)
+
+    def view(self, name: str) -> View:
+        """Of an operand by which a result is shaped."""
+        if name not in self.views:
+            raise InvalidArgument(f"{name} is None: it is needed")
+        return self.views[name]
 
     def add(self, name: str, array: Any) -> Any:
         view = self.views[name] = View(name, array)
-        if name in _INT32 and view.dtype_name not in ("int32", ""):
-            raise InvalidArgument(f"{name} is {view.dtype_name}: int32 is needed")
         setattr(self.struct, name, view.pointer())
         return array
 
     def add_empty(self, name: str, like: str, shape=None, dtype: str | None = None) -> Any:
         """A new array for a result."""
-        view = self.views[like]
+        view = self.view(like)
         return self.add(name, empty_like(view, view.shape if shape is None else shape, dtype))
 
     def run(self) -> None:
@@ -94,12 +85,12 @@ class Call:
 
 
 def _out_shape(call: Call) -> tuple[int, ...]:
-    q, v = call.views["q"].shape, call.views["v"].shape
+    q, v = call.view("q").shape, call.view("v").shape
     return (*q[:-1], *v[-1:])
 
 
 def _lse_shape(call: Call) -> tuple[int, ...]:
-    shape = call.views["q"].shape
+    shape = call.view("q").shape
     if len(shape) == 3:
         return (shape[1], shape[0])
     if len(shape) == 4:

@@ -45,8 +45,8 @@ Status read_spec(const char* name, const DLTensor& tensor, TensorSpec& spec) {
   const DType dtype = to_dtype(tensor.dtype);
   if (dtype == DType::kNone) {
     return Status::invalid_argument(concat(name, " has elements of type ", dtype_text(tensor.dtype),
-                                           ": float16, bfloat16, float32, int32, bool and uint8 "
-                                           "are allowed"));
+                                           ": float16, bfloat16 and float32 are allowed, int32 "
+                                           "for lengths and pages, bool and uint8 for masks"));
   }
   if (tensor.ndim < 1 || tensor.ndim > TensorSpec::kMaxRank) {
     return Status::invalid_argument(

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "cpu/prefetch.hpp"
+
 namespace foveal::cpu {
 namespace {
 
@@ -75,8 +77,6 @@ class RowPrefetcher {
   }
 
  private:
-  static constexpr std::int64_t kCacheLineBytes = 64;
-
   const KeyRows& rows_;
   algorithm::Range left_;
 };

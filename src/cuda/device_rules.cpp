@@ -22,6 +22,13 @@ Status require_gpu(const char* kernel, const DeviceInfo& device, std::int32_t mi
   return Status::ok();
 }
 
+Status require_shared_memory(const DeviceInfo& device, std::int64_t headdim, std::int64_t needed) {
+  if (device.smem_per_block_bytes >= needed) return Status::ok();
+  return Status::unsupported(concat("a block may have ", device.smem_per_block_bytes,
+                                    " bytes of shared memory: headdim ", headdim, " needs ",
+                                    needed));
+}
+
 double roofline_us(const AttentionWork& work, DType dtype, const DeviceInfo& device,
                    const Efficiency& efficiency) {
   const double flops_per_us = device.gflops(dtype) * 1e3 * efficiency.compute;

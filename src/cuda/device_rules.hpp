@@ -16,6 +16,11 @@ inline constexpr std::int32_t kPortableSm = 80;
 /// kUnsupported, naming the kernel and the device.
 [[nodiscard]] Status require_gpu(const char* kernel, const DeviceInfo& device, std::int32_t min_sm);
 
+/// kUnsupported where a block may not have the `needed` bytes that the smallest tile of a headdim
+/// takes.
+[[nodiscard]] Status require_shared_memory(const DeviceInfo& device, std::int64_t headdim,
+                                           std::int64_t needed);
+
 /// The part of the roofline that a kernel attains, measured: 1 is the device's own rate.
 struct Efficiency {
   double compute = 1;

@@ -179,6 +179,7 @@ Status check_appended_once(const AttentionProblem& problem, const AttentionGeome
   const bool may_meet = geometry.paged() || problem.cache_batch_idx.present();
   if (geometry.seqlen_new == 0 || !may_meet) return Status::ok();
   std::vector<AppendedRows> list;
+  list.reserve(static_cast<std::size_t>(geometry.batch));
   for (std::int64_t b = 0; b < geometry.batch; ++b) {
     list_appended(problem, geometry, tensors, algorithm::seqlen_info(source, b), b, list);
   }

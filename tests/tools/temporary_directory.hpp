@@ -18,7 +18,8 @@ namespace foveal::tools {
 class TemporaryDirectory {
  public:
   TemporaryDirectory() {
-    std::string name = testing::TempDir() + "foveal-test-XXXXXX";
+    // mkdtemp puts letters of its own into the place of the last six.
+    std::string name = testing::TempDir() + "foveal-test-" + std::string(6, 'X');
     EXPECT_NE(::mkdtemp(name.data()), nullptr) << name;
     path_ = name;
   }

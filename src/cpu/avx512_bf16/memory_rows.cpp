@@ -10,6 +10,7 @@
 
 #include "cpu/avx512_bf16/functions.hpp"
 #include "cpu/avx512_bf16/lanes.hpp"
+#include "cpu/prefetch.hpp"
 
 FOVEAL_BEGIN_AVX512_BF16
 namespace foveal::cpu::avx512_bf16 {
@@ -23,13 +24,6 @@ HWY_INLINE __m512i load_elements(const std::byte* row, std::int64_t index, bool 
   const std::byte* from = row + index * 2;
   if (!half) return _mm512_loadu_si512(from);
   return _mm512_zextsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
-}
-
-/// Asks for a line, and once more for the one that was asked for two lines ago: a core that has
-/// many requests under way drops some.
-HWY_INLINE void prefetch(const std::byte* line) {
-  __builtin_prefetch(line, /*rw=*/0, /*locality=*/2);
-  __builtin_prefetch(line - 2 * kElements * 2, /*rw=*/0, /*locality=*/2);
 }
 
 /// Asks the second-level cache for the lines of a row that is read later, a few with each few that

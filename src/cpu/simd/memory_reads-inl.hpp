@@ -11,6 +11,7 @@
 #include <atomic>
 
 #include "core/half.hpp"
+#include "cpu/prefetch.hpp"
 #include "cpu/simd/convert-inl.hpp"
 #include "cpu/simd/lanes-inl.hpp"
 #include "cpu/tile_math.hpp"
@@ -29,15 +30,6 @@ HWY_INLINE Floats load_memory<float>(const std::byte* row, std::int64_t index) {
   const hn::Repartition<std::uint8_t, FloatTag> bytes;
   return hn::BitCast(FloatTag(),
                      hn::LoadU(bytes, reinterpret_cast<const std::uint8_t*>(row) + index * 4));
-}
-
-constexpr int kCacheLineBytes = 64;
-
-/// Asks for a line, and once more for the one that was asked for two lines ago: a core that has
-/// many requests under way drops some.
-HWY_INLINE void prefetch(const std::byte* line) {
-  __builtin_prefetch(line, /*rw=*/0, /*locality=*/2);
-  __builtin_prefetch(line - 2 * kCacheLineBytes, /*rw=*/0, /*locality=*/2);
 }
 
 /// Asks the second-level cache for the lines of a row that is read later, a few with each few that

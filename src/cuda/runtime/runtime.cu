@@ -81,8 +81,9 @@ KnownDevices& known_devices() {
 Status no_device(std::int32_t index) {
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
-  cudaGetLastError();                          // the next launch must not find it
-  if (error == cudaErrorInsufficientDriver) {  // also where there is none
+  cudaGetLastError();  // the next launch must not find it
+  // The runtime says so also where there is no driver at all.
+  if (error == cudaErrorInsufficientDriver) {
     return Status::unsupported(concat("device cuda:", index,
                                       ": no NVIDIA driver is loaded, or one older than CUDA ",
                                       CUDART_VERSION / 1000, " needs"));

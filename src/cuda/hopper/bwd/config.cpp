@@ -72,8 +72,9 @@ KeyTileOrder key_tile_order(const AttentionGeometry& geometry, bool deterministi
   const std::int64_t bytes = rows * geometry.qhead_per_khead * tile.d * 8;
   std::int64_t section = kSectionBytes / max_of<std::int64_t>(bytes, 1);
   // Tiles that add in turn have the same rows at the same time, which then are in the cache.
-  if (deterministic)
+  if (deterministic) {
     section = max_of(section, ordered_section(tile, ceil_div<std::int64_t>(keys, tile.n)));
+  }
   section = clamp_to<std::int64_t>(section, 1, max_of<std::int64_t>(pairs, 1));
   // All alike: a last section of few heads would end with long tiles on few multiprocessors.
   const std::int64_t sections = max_of<std::int64_t>(ceil_div(pairs, section), 1);

@@ -155,11 +155,7 @@ Status supports(const AttentionProblem& problem, const AttentionGeometry& geomet
   const HeaddimTiles tiles = tiles_for(choice);
   const int needed = max_of(shared_map(tiles.keys_small, element_bytes(choice)).bytes,
                             shared_map(tiles.rows_small, element_bytes(choice)).bytes);
-  if (device.smem_per_block_bytes < needed) {
-    return Status::unsupported(concat("a block may have ", device.smem_per_block_bytes,
-                                      " bytes of shared memory: headdim ", choice.headdim,
-                                      " needs ", needed));
-  }
+  FOVEAL_RETURN_IF_ERROR(require_shared_memory(device, choice.headdim, needed));
   const std::int64_t key_blocks = max_tiles(geometry.batch, geometry.seqlen_k, geometry.total_k,
                                             geometry.packed_k, tiles.keys_small.held()) *
                                   geometry.nheads_k;

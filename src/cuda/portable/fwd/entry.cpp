@@ -27,10 +27,7 @@ Status check_memory(const AttentionProblem& problem, const AttentionGeometry& ge
                     const DeviceInfo& device) {
   const ForwardTile& tile = choose_forward_tile(problem, geometry, device.smem_per_block_bytes);
   const int needed = tile.layout(static_cast<int>(dtype_bytes(problem.q.dtype))).bytes;
-  if (device.smem_per_block_bytes >= needed) return Status::ok();
-  return Status::unsupported(
-      concat("a block may have ", device.smem_per_block_bytes, " bytes of shared memory: headdim ",
-             max_of(geometry.headdim, geometry.headdim_v), " needs ", needed));
+  return require_shared_memory(device, max_of(geometry.headdim, geometry.headdim_v), needed);
 }
 
 Status check_counts(const char* name, const AttentionProblem& problem,
