@@ -45,6 +45,8 @@ constexpr std::string_view kBackwardFeatures[] = {
     "causal=1 fp32_grads=1",
     "causal=1 out_layout=misaligned",
     "causal=1 q_layout=misaligned kv_layout=padded",
+    "sinks=1 dsinks=1 dlse=1",
+    "causal=1 softcap=30",
 };
 
 /// Headdims of every second feature, and of the others.

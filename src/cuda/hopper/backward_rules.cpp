@@ -32,7 +32,6 @@ Status check_features(const BackwardLimits& limits, const AttentionProblem& prob
     return Status::unsupported(
         concat("headdim ", columns, ": ", limits.kernel, " takes ", range, limits.max_headdim));
   }
-  if (problem.softcap > 0 && !limits.takes_softcap) return refuse("softcap");
   if (problem.bias.present()) return refuse("bias");
   if (problem.alibi_slopes.present()) return refuse("alibi_slopes");
   if (problem.dropout_p > 0) return refuse("dropout");

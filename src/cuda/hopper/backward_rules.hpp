@@ -19,7 +19,6 @@ struct BackwardLimits {
   std::int64_t shared_bytes = 0;  ///< Of a block.
   std::int64_t tiles = 0;         ///< Of a head: of keys or of rows, whichever are more.
   std::int64_t max_tiles = 0;     ///< Of all heads.
-  bool takes_softcap = false;
 };
 
 /// kUnsupported with the field, the limit and the kernel.

@@ -4,20 +4,12 @@
 
 #include <cstdint>
 
+#include "cuda/hopper/backward_softcap.hpp"
 #include "cuda/hopper/bwd/tile_config.hpp"
 #include "cuda/portable/bwd/args.hpp"
 #include "cuda/runtime/tensor_map.hpp"
 
 namespace foveal::cuda::hopper::bwd {
-
-/// c tanh(s / c) of scores s, products q.k times softmax_scale.
-struct Softcap {
-  float factor = 0;    ///< softmax_scale / c
-  float cap_log2 = 0;  ///< c for powers of two; 0: scores aren't capped.
-  float inverse = 0;   ///< 1 / cap_log2
-
-  [[nodiscard]] FOVEAL_HOST_DEVICE constexpr bool is_on() const { return cap_log2 > 0; }
-};
 
 /// An addition that has begun, in a count of those that are done.
 inline constexpr std::uint64_t kBegun = std::uint64_t{1} << 32;

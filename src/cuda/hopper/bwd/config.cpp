@@ -92,8 +92,7 @@ Status supports(const AttentionProblem& problem, const AttentionGeometry& geomet
                                          .max_headdim = kMaxHeaddim,
                                          .shared_bytes = tile.shared_bytes(),
                                          .tiles = max_of(key_tiles(geometry), row_tiles(geometry)),
-                                         .max_tiles = kMaxTiles,
-                                         .takes_softcap = true},
+                                         .max_tiles = kMaxTiles},
                                         problem, geometry, device));
   if (!problem.dq.present()) {
     return Status::unsupported(concat("dq is not wanted: ", kName, " computes it in any case"));

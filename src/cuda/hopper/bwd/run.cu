@@ -34,12 +34,8 @@ Status make_args(const LaunchContext& context, GradientArgs& args) {
   if (geometry.packed_q) {
     backward.rows.entries = context.workspace_part<cuda::bwd::TileEntry>(index_of(Part::kRowTiles));
   }
-  args.scale_log2 = geometry.softmax_scale * cuda::bwd::kLog2e;
-  if (problem.softcap > 0) {
-    const float cap_log2 = problem.softcap * cuda::bwd::kLog2e;
-    args.softcap = {geometry.softmax_scale / problem.softcap, cap_log2, 1.0f / cap_log2};
-    args.scale_log2 = 1.0f;
-  }
+  args.softcap = backward_softcap(geometry.softmax_scale, problem.softcap);
+  args.scale_log2 = args.softcap.is_on() ? 1.0f : geometry.softmax_scale * cuda::bwd::kLog2e;
   args.order = key_tile_order(geometry, problem.deterministic);
   args.key_tiles = static_cast<std::int32_t>(key_tiles(geometry) * geometry.nheads_k);
   args.tickets = context.workspace_part<std::uint64_t>(index_of(Part::kCounters));

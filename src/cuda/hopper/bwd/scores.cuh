@@ -4,9 +4,9 @@
 
 #include <cstdint>
 
+#include "cuda/hopper/backward_softcap.cuh"
 #include "cuda/hopper/bwd/args.hpp"
 #include "cuda/hopper/bwd/shared_memory.cuh"
-#include "cuda/hopper/bwd/softcap.cuh"
 #include "cuda/ptx/math.cuh"
 #include "cuda/ptx/matrix.cuh"
 #include "cuda/ptx/special_registers.cuh"

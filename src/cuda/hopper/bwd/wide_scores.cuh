@@ -6,8 +6,8 @@
 
 #include <cstdint>
 
+#include "cuda/hopper/backward_softcap.cuh"
 #include "cuda/hopper/bwd/args.hpp"
-#include "cuda/hopper/bwd/softcap.cuh"
 #include "cuda/hopper/bwd/wide_shared_memory.cuh"
 #include "cuda/ptx/math.cuh"
 #include "cuda/ptx/matrix.cuh"

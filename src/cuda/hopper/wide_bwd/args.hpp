@@ -2,6 +2,7 @@
 // operands for the copy engine, and how tiles of both sides are numbered.
 #pragma once
 
+#include "cuda/hopper/backward_softcap.hpp"
 #include "cuda/hopper/wide_bwd/tile_config.hpp"
 #include "cuda/portable/bwd/args.hpp"
 #include "cuda/runtime/tensor_map.hpp"
@@ -16,7 +17,8 @@ struct WideArgs {
   cuda::bwd::BackwardArgs backward;
   TileOrder keys;
   TileOrder rows;
-  float scale_log2 = 0;  ///< softmax_scale for powers of two.
+  float scale_log2 = 0;  ///< softmax_scale for powers of two; 1 for capped scores.
+  Softcap softcap;
 };
 
 }  // namespace foveal::cuda::hopper::wide_bwd

@@ -24,7 +24,8 @@ Status make_args(const LaunchContext& context, WideArgs& args) {
   if (geometry.packed_q) {
     backward.rows.entries = context.workspace_part<cuda::bwd::TileEntry>(index_of(Part::kRowTiles));
   }
-  args.scale_log2 = geometry.softmax_scale * cuda::bwd::kLog2e;
+  args.softcap = backward_softcap(geometry.softmax_scale, context.problem.softcap);
+  args.scale_log2 = args.softcap.is_on() ? 1.0f : geometry.softmax_scale * cuda::bwd::kLog2e;
   args.keys = tile_order(geometry, Side::kKeys);
   args.rows = tile_order(geometry, Side::kRows);
   // Without rows or keys nothing is copied.

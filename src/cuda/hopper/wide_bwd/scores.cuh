@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "cuda/hopper/backward_softcap.cuh"
 #include "cuda/hopper/wide_bwd/shared_memory.cuh"
 #include "cuda/ptx/cluster.cuh"
 #include "cuda/ptx/cluster_store.cuh"
@@ -45,7 +46,7 @@ class Scores {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int row = tile.first + thread_ / 32 * 16 + thread_ % 32 / 4 + 8 * half;
-        held_stats_[half] = stat_of(tile.head, row, tile.readable.contains(row));
+        held_stats_[half] = stat_of<kRole>(tile.head, row, tile.readable.contains(row));
       }
     }
   }
@@ -61,14 +62,18 @@ class Scores {
     StreamedTiles tiles(work);
 #pragma unroll 1
     for (int step = 0; step < work.steps; ++step, tiles.advance(work)) {
-      const float stat = streamed_stat(tiles);
+      const float stat = streamed_stat<kRole>(tiles);
+      const float lse = kRole == 1 && args_.softcap.is_on() ? streamed_stat<0>(tiles) : 0.0f;
       if (kRole == 1 && thread_ == 0) {
         ptx::mbarrier_arrive_expect_tx(address_of(smem_.weights_in_full), sizeof(smem_.weights_in));
       }
       Tile s;
       multiply(s, step);
       if constexpr (kKeys) {
-        if (thread_ < kTileRows) smem_.stats[step % 2][thread_] = stat;
+        if (thread_ < kTileRows) {
+          smem_.stats[step % 2][thread_] = stat;
+          if constexpr (kRole == 1) smem_.lse[step % 2][thread_] = lse;
+        }
         ptx::named_barrier_sync(kScoresBarrier, kGroupThreads);
       }
       const bool masked = work.blocks.needs_mask(tiles.block);
@@ -89,24 +94,26 @@ class Scores {
   FOVEAL_DEVICE std::uint32_t peer_address(const T& variable) const {
     return ptx::mapa(address_of(variable), static_cast<std::uint32_t>(rank_ ^ 1));
   }
-  /// lse in log2 units (block 0) or delta - dlse (block 1). A row that meets nothing has lse +inf:
-  /// its weights are 0.
+  /// lse in log2 units (0, block 0) or delta - dlse (1, block 1). A row that meets nothing has lse
+  /// +inf: its weights are 0.
+  template <int kStat>
   FOVEAL_DEVICE float stat_of(int head, int row, bool readable) const {
     const auto& backward = args_.backward;
     const auto& sequence = smem_.work.tile.sequence;
-    if (!readable) return kRole == 0 ? __int_as_float(0x7f800000) : 0.0f;
+    if (!readable) return kStat == 0 ? __int_as_float(0x7f800000) : 0.0f;
     const std::int64_t index =
         head * backward.total_q + backward.row_index(sequence.b, sequence.q_begin) + row;
-    return reinterpret_cast<const float*>(backward.stats + index)[kRole];
+    return reinterpret_cast<const float*>(backward.stats + index)[kStat];
   }
+  template <int kStat>
   FOVEAL_DEVICE float streamed_stat(const StreamedTiles& tiles) const {
     if (!kKeys || thread_ >= kTileRows) return 0.0f;
     const int row = tiles.first() + thread_;
-    return stat_of(tiles.head, row, smem_.work.readable.contains(row));
+    return stat_of<kStat>(tiles.head, row, smem_.work.readable.contains(row));
   }
   /// Of rows 2 t and 2 t + 1 of the j-th eight streamed ones.
-  FOVEAL_DEVICE float2 stats_of_pair(int buffer, int j) const {
-    return reinterpret_cast<const float2*>(smem_.stats[buffer])[4 * j + thread_ % 4];
+  FOVEAL_DEVICE float2 pair_of(const float (&values)[kTileRows], int j) const {
+    return reinterpret_cast<const float2*>(values)[4 * j + thread_ % 4];
   }
 
   /// Takes what the plan holds in registers out of the places of streamed halves.
@@ -169,11 +176,19 @@ class Scores {
     ptx::wgmma_commit();
   }
 
-  /// Scores become weights.
+  /// Scores become weights; where rows are held, for whom weights are nothing but factors of
+  /// gradients, capped ones times their slope.
   FOVEAL_DEVICE void exponentiate(Tile& s, int buffer) const {
+    if (args_.softcap.is_on()) {
+      if constexpr (!kKeys) {
+        exponentiate_with_slopes(s);
+        return;
+      }
+      cap_products(args_.softcap, s);
+    }
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
-      const float2 lse = kKeys ? stats_of_pair(buffer, j) : float2{};
+      const float2 lse = kKeys ? pair_of(smem_.stats[buffer], j) : float2{};
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const float of_row = kKeys ? (e % 2 == 0 ? lse.x : lse.y) : held_stats_[e / 2];
@@ -181,10 +196,19 @@ class Scores {
       }
     }
   }
+  FOVEAL_DEVICE void exponentiate_with_slopes(Tile& s) const {
+    const Softcap& softcap = args_.softcap;
+#pragma unroll
+    for (int i = 0; i < kTileRows / 2; ++i) {
+      const float ratio = exact_tanh(s[i] * softcap.factor);
+      const float p = ptx::exp2_approx(fmaf(softcap.cap_log2, ratio, -held_stats_[i % 4 / 2]));
+      s[i] = p * fmaf(-ratio, ratio, 1.0f);
+    }
+  }
   FOVEAL_DEVICE void subtract_delta(Tile& dp, int buffer) const {
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
-      const float2 delta = kKeys ? stats_of_pair(buffer, j) : float2{};
+      const float2 delta = kKeys ? pair_of(smem_.stats[buffer], j) : float2{};
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         dp[4 * j + e] -= kKeys ? (e % 2 == 0 ? delta.x : delta.y) : held_stats_[e / 2];
@@ -245,6 +269,9 @@ class Scores {
       if constexpr (kKeys) smem_.weights[i][thread_] = fragment(p);
 #pragma unroll
       for (int e = 0; e < 8; ++e) ds[8 * i + e] *= p[e];
+      if constexpr (kKeys) {
+        if (args_.softcap.is_on()) apply_slopes_of(p, &ds[8 * i], round, 2 * i);
+      }
     }
     __syncwarp();
     if (thread_ % kLanes == 0) {
@@ -265,6 +292,15 @@ class Scores {
                        full);
     }
     arrive(smem_.gradients_full);
+  }
+
+  /// Of streamed rows of the j-th eight and the next.
+  FOVEAL_DEVICE void apply_slopes_of(const float (&p)[8], float* ds, int buffer, int j) const {
+#pragma unroll
+    for (int e = 0; e < 8; ++e) {
+      const float2 lse = pair_of(smem_.lse[buffer], j + e / 4);
+      ds[e] *= slope_of_weight(args_.softcap, p[e], e % 2 == 0 ? lse.x : lse.y);
+    }
   }
 
   /// The thread's part of 16 streamed rows as the left factor of a product.

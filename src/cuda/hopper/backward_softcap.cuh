@@ -3,10 +3,10 @@
 #pragma once
 
 #include "core/host_device.hpp"
-#include "cuda/hopper/bwd/args.hpp"
+#include "cuda/hopper/backward_softcap.hpp"
 #include "cuda/ptx/math.cuh"
 
-namespace foveal::cuda::hopper::bwd {
+namespace foveal::cuda::hopper {
 
 /// tanh(x) within 2^-20 of its value. The special-function unit's own, within 2^-11, would be felt
 /// in the exponentials of capped scores.
@@ -27,9 +27,16 @@ FOVEAL_DEVICE void cap_products(const Softcap& softcap, float (&s)[kCount]) {
   for (int i = 0; i < kCount; ++i) s[i] = softcap.cap_log2 * exact_tanh(s[i] * softcap.factor);
 }
 
-/// Gradients of capped scores become those of scores, whose place in the cap is found again from
-/// their weights. lse is of rows 2 t and 2 t + 1 of the first eight; those of the next lie 4 pairs
-/// further. A weight of 0 has no gradient.
+/// 1 - tanh^2 of the score whose weight is p, found again from it; lse in log2 units. Of a weight
+/// of 0 it is 0.
+FOVEAL_DEVICE float slope_of_weight(const Softcap& softcap, float p, float lse) {
+  const float score = ptx::log2_approx(p) + lse;
+  const float ratio = fminf(fmaxf(score * softcap.inverse, -1.0f), 1.0f);
+  return fmaf(-ratio, ratio, 1.0f);
+}
+
+/// Gradients of capped scores become those of scores. lse is of rows 2 t and 2 t + 1 of the first
+/// eight; those of the next lie 4 pairs further.
 template <int kCount>
 FOVEAL_DEVICE void apply_slopes(const Softcap& softcap, const float (&p)[kCount], const float2* lse,
                                 float (&ds)[kCount]) {
@@ -38,11 +45,9 @@ FOVEAL_DEVICE void apply_slopes(const Softcap& softcap, const float (&p)[kCount]
     const float2 pair = lse[4 * j];
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      const float score = ptx::log2_approx(p[4 * j + e]) + (e % 2 == 0 ? pair.x : pair.y);
-      const float ratio = fminf(fmaxf(score * softcap.inverse, -1.0f), 1.0f);
-      ds[4 * j + e] *= fmaf(-ratio, ratio, 1.0f);
+      ds[4 * j + e] *= slope_of_weight(softcap, p[4 * j + e], e % 2 == 0 ? pair.x : pair.y);
     }
   }
 }
 
-}  // namespace foveal::cuda::hopper::bwd
+}  // namespace foveal::cuda::hopper
