@@ -40,14 +40,30 @@ void check(cudaError_t error, const char* what) {
   std::exit(1);
 }
 
+/// Where the lengths of the sequences are, and what they are.
+enum class Lengths {
+  kHost,    ///< The host knows them: all of the cache.
+  kFull,    ///< On the device: all of the cache.
+  kSpread,  ///< On the device: evenly spread up to all of the cache.
+};
+
 struct Shape {
   const char* name;
   std::int64_t batch, nheads_q, nheads_k, seqlen_k, headdim;
   std::int64_t page_size = 0;  ///< 0: contiguous, [batch, heads, seqlen, dim].
-  bool used = false;           ///< Lengths are on the device: all of the cache.
+  Lengths lengths = Lengths::kHost;
 
-  [[nodiscard]] double bytes() const {
-    return 2.0 * 2.0 * static_cast<double>(batch * nheads_k * seqlen_k * headdim);
+  [[nodiscard]] std::int64_t length(std::int64_t sequence) const {
+    // Seven shares no factor with the batches, so that neighbours have lengths far apart.
+    return lengths == Lengths::kSpread ? seqlen_k * (1 + sequence * 7 % batch) / batch : seqlen_k;
+  }
+  [[nodiscard]] std::int64_t row_bytes() const { return 2 * 2 * nheads_k * headdim; }
+  /// K and V of the whole cache, and of the keys that a launch reads.
+  [[nodiscard]] std::int64_t cache_bytes() const { return batch * seqlen_k * row_bytes(); }
+  [[nodiscard]] std::int64_t read_bytes() const {
+    std::int64_t keys = 0;
+    for (std::int64_t i = 0; i < batch; ++i) keys += length(i);
+    return keys * row_bytes();
   }
 };
 
@@ -63,11 +79,16 @@ constexpr Shape kShapes[] = {
     {"b64 32/8 kv4096 page 64", 64, 32, 8, 4096, 128, 64},
     {"b64 32/8 kv4096 page 16", 64, 32, 8, 4096, 128, 16},
     {"b64 32/8 kv4096 page 256", 64, 32, 8, 4096, 128, 256},
-    {"b16 32/8 kv8192 used", 16, 32, 8, 8192, 128, 0, true},
-    {"b16 32/8 kv8192 page 64 used", 16, 32, 8, 8192, 128, 64, true},
-    {"b16 32/8 kv8192 page 16 used", 16, 32, 8, 8192, 128, 16, true},
-    {"b16 32/8 kv8192 page 256 used", 16, 32, 8, 8192, 128, 256, true},
-    {"b64 32/8 kv4096 page 64 used", 64, 32, 8, 4096, 128, 64, true},
+    {"b16 32/8 kv8192 used", 16, 32, 8, 8192, 128, 0, Lengths::kFull},
+    {"b16 32/8 kv8192 page 64 used", 16, 32, 8, 8192, 128, 64, Lengths::kFull},
+    {"b16 32/8 kv8192 page 16 used", 16, 32, 8, 8192, 128, 16, Lengths::kFull},
+    {"b16 32/8 kv8192 page 256 used", 16, 32, 8, 8192, 128, 256, Lengths::kFull},
+    {"b64 32/8 kv4096 page 64 used", 64, 32, 8, 4096, 128, 64, Lengths::kFull},
+    {"b16 32/8 kv8192 spread", 16, 32, 8, 8192, 128, 0, Lengths::kSpread},
+    {"b16 32/8 kv8192 page 64 spread", 16, 32, 8, 8192, 128, 64, Lengths::kSpread},
+    {"b16 32/8 kv32768 spread", 16, 32, 8, 32768, 128, 0, Lengths::kSpread},
+    {"b4 32/8 kv32768 used", 4, 32, 8, 32768, 128, 0, Lengths::kFull},
+    {"b4 32/8 kv32768 spread", 4, 32, 8, 32768, 128, 0, Lengths::kSpread},
     {"b16 16/8 d256 kv8192", 16, 16, 8, 8192, 256},
     {"b16 16/8 d512 kv8192", 16, 16, 8, 8192, 512},
     {"b64 32/32 d64 kv1024", 64, 32, 32, 1024, 64},
@@ -149,7 +170,8 @@ AttentionProblem problem_of(const Shape& shape) {
     problem.block_table =
         TensorSpec::contiguous(DType::kInt32, {shape.batch, shape.seqlen_k / shape.page_size});
   }
-  if (shape.used) problem.seqused_k = TensorSpec::contiguous(DType::kInt32, {shape.batch});
+  if (shape.lengths != Lengths::kHost)
+    problem.seqused_k = TensorSpec::contiguous(DType::kInt32, {shape.batch});
   return problem;
 }
 
@@ -165,8 +187,9 @@ std::int32_t* to_device(const std::vector<std::int32_t>& values) {
 
 Buffers make_buffers(const Shape& shape) {
   Buffers buffers;
-  buffers.copy_bytes = static_cast<std::int64_t>(shape.bytes()) / 2;
-  buffers.copies = 2 * std::max(1, static_cast<int>(std::ceil(200e6 / shape.bytes())));
+  buffers.copy_bytes = shape.cache_bytes() / 2;
+  const double read_bytes = static_cast<double>(shape.read_bytes());
+  buffers.copies = 2 * std::max(1, static_cast<int>(std::ceil(200e6 / read_bytes)));
   const auto allocate = [](std::byte*& memory, std::int64_t bytes) {
     void* pointer = nullptr;
     check(cudaMalloc(&pointer, static_cast<std::size_t>(bytes)), "cudaMalloc");
@@ -190,9 +213,12 @@ Buffers make_buffers(const Shape& shape) {
     }
     buffers.block_table = to_device(table);
   }
-  if (shape.used) {
-    buffers.seqused_k = to_device(std::vector<std::int32_t>(
-        static_cast<std::size_t>(shape.batch), static_cast<std::int32_t>(shape.seqlen_k)));
+  if (shape.lengths != Lengths::kHost) {
+    std::vector<std::int32_t> lengths;
+    for (std::int64_t i = 0; i < shape.batch; ++i) {
+      lengths.push_back(static_cast<std::int32_t>(shape.length(i)));
+    }
+    buffers.seqused_k = to_device(lengths);
   }
   return buffers;
 }
@@ -280,8 +306,8 @@ void measure(const Shape& shape, bool all) {
                             // As many bytes as a launch reads, from K or from V.
                             const std::byte* from = (i % 2 == 0 ? buffers.k : buffers.v) +
                                                     std::int64_t{i / 2} * 2 * buffers.copy_bytes;
-                            foveal::bench::read_all(from, 2 * buffers.copy_bytes,
-                                                    132 * blocks_per_sm, stream);
+                            foveal::bench::read_all(from, shape.read_bytes(), 132 * blocks_per_sm,
+                                                    stream);
                           })});
   }
   const KernelConfig planned = entry->configure(problem, geometry, *device);
@@ -321,7 +347,7 @@ void measure(const Shape& shape, bool all) {
   invariant.batch_invariant = true;
   const KernelConfig planned_invariant = entry->configure(invariant, geometry, *device);
   add("INVARIANT", planned_invariant);
-  for (const std::int64_t keys : {1024, 2048, 4096}) {
+  for (const std::int64_t keys : {1024, 2048, 4096, 8192}) {
     if (planned_invariant.num_blocks > 0) break;
     KernelConfig config = planned_invariant;
     config.split_keys = keys;
@@ -346,8 +372,9 @@ void measure(const Shape& shape, bool all) {
       floor_us = std::min(floor_us, candidate.timer->median());
     }
   }
-  std::printf("%s: %.1f MB, read floor %.2f us (%.0f GB/s)\n", shape.name, shape.bytes() / 1e6,
-              floor_us, shape.bytes() / floor_us / 1e3);
+  const double read_bytes = static_cast<double>(shape.read_bytes());
+  std::printf("%s: %.1f MB, read floor %.2f us (%.0f GB/s)\n", shape.name, read_bytes / 1e6,
+              floor_us, read_bytes / floor_us / 1e3);
   std::stable_sort(candidates.begin(), candidates.end(), [](const auto& a, const auto& b) {
     return a.timer->median() < b.timer->median();
   });
