@@ -44,6 +44,7 @@ void check(cudaError_t error, const char* what) {
 enum class Lengths {
   kHost,    ///< The host knows them: all of the cache.
   kFull,    ///< On the device: all of the cache.
+  kNear,    ///< On the device: evenly spread from three quarters to all of the cache.
   kSpread,  ///< On the device: evenly spread up to all of the cache.
 };
 
@@ -55,7 +56,12 @@ struct Shape {
 
   [[nodiscard]] std::int64_t length(std::int64_t sequence) const {
     // Seven shares no factor with the batches, so that neighbours have lengths far apart.
-    return lengths == Lengths::kSpread ? seqlen_k * (1 + sequence * 7 % batch) / batch : seqlen_k;
+    const std::int64_t spread = seqlen_k * (1 + sequence * 7 % batch) / batch;
+    switch (lengths) {
+      case Lengths::kSpread: return spread;
+      case Lengths::kNear: return (3 * seqlen_k + spread) / 4;
+      default: return seqlen_k;
+    }
   }
   [[nodiscard]] std::int64_t row_bytes() const { return 2 * 2 * nheads_k * headdim; }
   /// K and V of the whole cache, and of the keys that a launch reads.
@@ -84,6 +90,13 @@ constexpr Shape kShapes[] = {
     {"b16 32/8 kv8192 page 16 used", 16, 32, 8, 8192, 128, 16, Lengths::kFull},
     {"b16 32/8 kv8192 page 256 used", 16, 32, 8, 8192, 128, 256, Lengths::kFull},
     {"b64 32/8 kv4096 page 64 used", 64, 32, 8, 4096, 128, 64, Lengths::kFull},
+    {"b4 32/8 kv2048 used", 4, 32, 8, 2048, 128, 0, Lengths::kFull},
+    {"b4 32/8 kv2048 spread", 4, 32, 8, 2048, 128, 0, Lengths::kSpread},
+    {"b4 32/8 kv8192 used", 4, 32, 8, 8192, 128, 0, Lengths::kFull},
+    {"b4 32/8 kv8192 spread", 4, 32, 8, 8192, 128, 0, Lengths::kSpread},
+    {"b16 32/8 kv8192 near", 16, 32, 8, 8192, 128, 0, Lengths::kNear},
+    {"b64 32/8 kv4096 page 64 near", 64, 32, 8, 4096, 128, 64, Lengths::kNear},
+    {"b64 32/8 kv4096 page 64 spread", 64, 32, 8, 4096, 128, 64, Lengths::kSpread},
     {"b16 32/8 kv8192 spread", 16, 32, 8, 8192, 128, 0, Lengths::kSpread},
     {"b16 32/8 kv8192 page 64 spread", 16, 32, 8, 8192, 128, 64, Lengths::kSpread},
     {"b16 32/8 kv32768 spread", 16, 32, 8, 32768, 128, 0, Lengths::kSpread},
@@ -271,7 +284,10 @@ std::vector<KernelConfig> configurations(const Shape& shape,
       const std::int64_t ring_kib = warps * stages * stage_kib;
       if (ring_kib < 32 || ring_kib > 200) continue;
       for (const std::int64_t splits : {1, 2, 4, 8, 16}) {
-        if (splits > 1 && (units * splits > 264 || units * splits < 32)) continue;
+        // Two blocks an SM at least, where they are more than one a multiprocessor.
+        const bool many = units * splits > 264;
+        if (splits > 1 && (units * splits < 32 || units * splits > 1056)) continue;
+        if (splits > 1 && many && ring_kib > 98) continue;
         if (splits == 1 && units < 64) continue;
         if (splits == 16) continue;
         add(splits, 0, warps, stages);

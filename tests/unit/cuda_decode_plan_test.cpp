@@ -65,7 +65,7 @@ TEST(CudaDecodePlan, LengthsOnTheDeviceAreBalanced) {
   AttentionProblem problem = decode_problem(64, 32, 8, 131072);
   problem.seqused_k = TensorSpec::contiguous(DType::kInt32, {64});
   const planner::KernelConfig config = configure(problem, h200());
-  EXPECT_EQ(config.num_blocks, 2 * 132);
+  EXPECT_EQ(config.num_blocks, 132);
   EXPECT_EQ(config.split_keys, 0);
   EXPECT_GT(config.workspace_bytes(), 0);
   // Two results a block, whatever the cache's capacity.
@@ -73,15 +73,46 @@ TEST(CudaDecodePlan, LengthsOnTheDeviceAreBalanced) {
   EXPECT_EQ(configure(problem, h200()).workspace_bytes(), config.workspace_bytes());
 }
 
-TEST(CudaDecodePlan, LengthsOnTheDeviceOfShortCachesDecideTheParts) {
+planner::KernelConfig configure_lengths(std::int64_t batch, std::int64_t nheads_k,
+                                        std::int64_t seqlen_k, const char* device = "sm_90") {
+  AttentionProblem problem = decode_problem(batch, 4 * nheads_k, nheads_k, seqlen_k);
+  problem.seqused_k = TensorSpec::contiguous(DType::kInt32, {batch});
+  return configure(problem, *device_from_name(device));
+}
+
+TEST(CudaDecodePlan, LengthsOnTheDeviceOfShortCachesAreSplitInEqualParts) {
+  struct Expected {
+    std::int64_t batch, seqlen_k, cluster_size, warps;
+  };
+  for (const Expected& e :
+       {Expected{2, 8192, 8, 4}, Expected{4, 2048, 4, 4}, Expected{8, 2048, 2, 4},
+        Expected{16, 8192, 2, 8}, Expected{17, 4096, 1, 8}, Expected{64, 4096, 1, 8}}) {
+    const planner::KernelConfig config = configure_lengths(e.batch, 8, e.seqlen_k);
+    EXPECT_EQ(config.num_blocks, 0) << e.batch;
+    EXPECT_EQ(config.split_keys, 0) << e.batch;
+    EXPECT_EQ(config.cluster_size, e.cluster_size) << e.batch;
+    EXPECT_EQ(config.num_splits, e.cluster_size) << e.batch;
+    EXPECT_EQ(config.num_threads, 32 * e.warps) << e.batch;
+  }
+}
+
+/// One long sequence among short ones would hold up its cluster.
+TEST(CudaDecodePlan, LengthsOnTheDeviceOfLongCachesAreShared) {
+  for (const std::int64_t batch : {2, 4, 16, 64}) {
+    EXPECT_GT(configure_lengths(batch, 8, 65536).num_blocks, 0) << batch;
+  }
+  EXPECT_GT(configure_lengths(16, 8, 16384).num_blocks, 0);
+  EXPECT_GT(configure_lengths(64, 8, 16384).num_blocks, 0);
+  // Without clusters only where each head has a block.
+  EXPECT_GT(configure_lengths(4, 8, 2048, "sm_80").num_blocks, 0);
+  EXPECT_EQ(configure_lengths(16, 8, 2048, "sm_80").num_blocks, 0);
+}
+
+TEST(CudaDecodePlan, LengthsOnTheDeviceThatTheGeneralKernelReadsAreShared) {
   AttentionProblem problem = decode_problem(64, 32, 8, 4096);
   problem.seqused_k = TensorSpec::contiguous(DType::kInt32, {64});
-  planner::KernelConfig config = configure(problem, h200());
-  EXPECT_EQ(config.num_blocks, 0);
-  EXPECT_EQ(config.split_keys, decode::kInvariantPartKeys);
-  EXPECT_EQ(config.cluster_size, 2);
-  problem.softcap = 3;  // which the direct kernel lacks
-  config = configure(problem, h200());
+  problem.softcap = 3;
+  const planner::KernelConfig config = configure(problem, h200());
   EXPECT_GT(config.num_blocks, 0);
   EXPECT_EQ(config.split_keys, 0);
 }

@@ -25,9 +25,20 @@ constexpr std::int64_t kMaxClusterSize = 8;
 /// Keys below which a split costs more than it brings.
 constexpr std::int64_t kMinSplitKeys = 128;
 
-/// Blocks a multiprocessor, empty ones with them, up to which parts by length are launched where
-/// the lengths are on the device.
-constexpr std::int64_t kMaxPartBlocks = 8;
+/// What sequences have of the cache where their lengths are on the device: between all of it and
+/// half. Clusters take as long as the longest sequence, work that is shared as long as all
+/// together.
+constexpr double kExpectedLength = 0.75;
+
+/// What a sequence of the cache's length, alone among short ones, may take in a cluster.
+constexpr double kMaxLoneUs = 32;
+
+/// Warps of blocks that leave room for a second one beside them, also where a cluster's blocks
+/// receive each other's results.
+constexpr int kSharedSmWarps = 4;
+
+/// Keys of a page from which a third stage pays.
+constexpr std::int64_t kMinDeepPage = 64;
 
 /// Granules are counted in 32 bits; the shared direct kernel has up to five times as many.
 constexpr std::int64_t kMaxGranules = std::int64_t{1} << 28;
@@ -144,6 +155,10 @@ Traffic traffic_of(const AttentionProblem& problem, const DeviceInfo& device) {
   return {device.read_gbs > 0 ? bytes / (device.read_gbs * 1e3) : 0, bytes};
 }
 
+Traffic scaled(const Traffic& traffic, double factor) {
+  return {traffic.total_us * factor, traffic.bytes * factor};
+}
+
 /// Time of a launch in which each of `blocks` blocks reads an equal part.
 double time_us(const Traffic& traffic, std::int64_t blocks, std::int64_t sms) {
   const std::int64_t rounds = ceil_div(blocks, sms);
@@ -198,8 +213,10 @@ std::int64_t ring_bytes(const DeviceInfo& device, bool shared_sm) {
 }
 
 /// `deep`: three stages rather than two, where there is room.
-void set_ring(KernelConfig& config, const RingNeeds& needs, std::int64_t bytes, bool deep) {
-  const Ring ring = fit_ring(needs, bytes, deep);
+void set_ring(KernelConfig& config, const RingNeeds& needs, std::int64_t bytes, bool deep,
+              int most_warps = kMaxDirectWarps) {
+  Ring ring = fit_ring(needs, bytes, deep);
+  ring.warps = min_of(ring.warps, most_warps);
   config.num_stages = ring.stages;
   config.num_threads = 32 * ring.warps;
   config.tile.n = kBlockKeys * ring.warps;
@@ -219,16 +236,6 @@ std::int64_t most_parts(const AttentionGeometry& geometry) {
                                 kMaxInvariantParts);
 }
 
-/// The direct kernel with parts by length against work shared evenly: 0.95 of its time where all
-/// lengths are the capacity (bench/results/h200/decode_direct.txt), but a block for every part that
-/// a sequence could have.
-bool splits_by_length(const AttentionProblem& problem, const AttentionGeometry& geometry,
-                      std::int64_t rows, const DeviceInfo& device) {
-  const std::int64_t blocks = num_units(geometry, rows) * most_parts(geometry);
-  return is_direct(problem, geometry, rows) && can_split_by_length(geometry, rows, device) &&
-         blocks <= kMaxPartBlocks * device.num_sms;
-}
-
 /// The keys are dealt to the warps, so that their number must not follow the number of parts of the
 /// longest sequence.
 void split_by_length(KernelConfig& config, const AttentionGeometry& geometry,
@@ -243,18 +250,54 @@ void split_by_length(KernelConfig& config, const AttentionGeometry& geometry,
   set_ring(config, needs, device.smem_per_block_bytes, /*deep=*/false);
 }
 
+/// Blocks of a cluster that share each sequence's keys in equal parts where lengths are on the
+/// device; 0: a sequence much longer than the others would hold up all, or there are few blocks.
+std::int64_t own_length_cluster(const AttentionProblem& problem, const AttentionGeometry& geometry,
+                                std::int64_t rows, const DeviceInfo& device) {
+  const std::int64_t units = num_units(geometry, rows);
+  const std::int64_t most = has_clusters(device) ? kMaxClusterSize : 1;
+  std::int64_t size = 1;
+  while (2 * size <= most && 2 * size * units <= device.num_sms) size *= 2;
+  // Two rounds of blocks end more evenly than one; clusters of more than two would leave
+  // multiprocessors without a block between them.
+  if (size == 1 && most > 1 && units <= device.num_sms) size = 2;
+  const double unit_bytes = traffic_of(problem, device).bytes / static_cast<double>(units);
+  const double lone_us = unit_bytes / static_cast<double>(size) / (kSmReadGbs * 1e3);
+  const bool fills = 2 * units * size > device.num_sms;
+  const bool has_keys = geometry.seqlen_k >= size * kMinSplitKeys;
+  return is_direct(problem, geometry, rows) && fills && has_keys && lone_us <= kMaxLoneUs ? size
+                                                                                          : 0;
+}
+
+/// Blocks of clusters that are under way all at once leave room for each other; otherwise a block
+/// has a multiprocessor for itself (bench/results/h200/decode_lengths.txt).
+void split_own_lengths(KernelConfig& config, const AttentionGeometry& geometry,
+                       const DeviceInfo& device, std::int64_t size) {
+  config.num_splits = config.cluster_size = size;
+  const RingNeeds needs{.headdim = headdim_tile(geometry),
+                        .rows = static_cast<int>(config.tile.m),
+                        .splits = size > 1 ? static_cast<int>(size) : 0,
+                        .direct_rows = direct_rows(geometry, config.tile.m)};
+  if (size > 1 && num_units(geometry, config.tile.m) * size <= device.num_sms) {
+    set_ring(config, needs, half_of(device.smem_per_block_bytes), /*deep=*/false, kSharedSmWarps);
+  } else {
+    const bool deep = geometry.page_size == 0 || geometry.page_size >= kMinDeepPage;
+    set_ring(config, needs, device.smem_per_block_bytes, deep);
+  }
+}
+
 void share_evenly(KernelConfig& config, const AttentionProblem& problem,
                   const AttentionGeometry& geometry, const DeviceInfo& device) {
+  const bool direct = !problem.batch_invariant && problem.seqused_k.present() &&
+                      is_direct(problem, geometry, config.tile.m);
   const bool shared_sm =
-      blocks_share_sm(geometry, config.tile.m, 2 * std::int64_t{device.num_sms}, device);
+      !direct && blocks_share_sm(geometry, config.tile.m, 2 * std::int64_t{device.num_sms}, device);
   config.num_blocks = device.num_sms * (shared_sm ? 2 : 1);
   if (problem.batch_invariant) {
     config.split_keys =
         kInvariantSplitKeys *
         max_of<std::int64_t>(ceil_div(geometry.seqlen_k, kInvariantSplitKeys * kMaxMergedParts), 1);
   }
-  const bool direct = config.split_keys == 0 && problem.seqused_k.present() &&
-                      is_direct(problem, geometry, config.tile.m);
   const RingNeeds needs{
       .headdim = headdim_tile(geometry),
       .rows = static_cast<int>(config.tile.m),
@@ -289,9 +332,14 @@ void add_notes(const AttentionProblem& problem, const AttentionGeometry& geometr
                                   " keys of a sequence, at most ", kMaxInvariantParts,
                                   ", by its own length alone"));
   } else if (config.num_splits > 1) {
-    config.notes.push_back(concat(
-        "keys are split ", config.num_splits, " ways: ", units, " tiles of heads alone would use ",
-        min_of<std::int64_t>(units, device.num_sms), " of ", device.num_sms, " multiprocessors"));
+    const char* parts =
+        lengths_vary(problem, geometry) ? ", in equal parts of each sequence's own length" : "";
+    config.notes.push_back(concat("keys are split ", config.num_splits, " ways", parts, ": ", units,
+                                  " tiles of heads alone would use ",
+                                  min_of<std::int64_t>(units, device.num_sms), " of ",
+                                  device.num_sms, " multiprocessors"));
+  } else if (config.num_blocks == 0 && lengths_vary(problem, geometry)) {
+    config.notes.push_back("a block takes all keys of a head, whatever the sequence's own length");
   }
   if (config.num_blocks > 0 && config.split_keys == 0) {
     config.notes.push_back(concat(config.num_blocks,
@@ -349,16 +397,18 @@ KernelConfig configure_decode(const AttentionProblem& problem, const AttentionGe
   const Traffic traffic = traffic_of(problem, device);
   const ClusterChoice cluster = choose_cluster(traffic, geometry, config.tile.m, device);
 
-  const double balanced_us = time_us(traffic, device.num_sms, device.num_sms) + kGlobalMergeUs;
+  const bool varies = lengths_vary(problem, geometry);
+  const Traffic expected = varies ? scaled(traffic, kExpectedLength) : traffic;
+  const double balanced_us = time_us(expected, device.num_sms, device.num_sms) + kGlobalMergeUs;
   const bool can_balance = geometry.batch <= kMaxBalancedBatch;
   const bool few_keys = cluster.size > 1 && cluster.us <= balanced_us;
-  const bool varies = lengths_vary(problem, geometry);
-  const bool by_length =
-      problem.batch_invariant
-          ? can_split_by_length(geometry, config.tile.m, device)
-          : varies && !few_keys && splits_by_length(problem, geometry, config.tile.m, device);
-  if (by_length) {
+  const std::int64_t own_length = varies && !problem.batch_invariant
+                                      ? own_length_cluster(problem, geometry, config.tile.m, device)
+                                      : 0;
+  if (problem.batch_invariant && can_split_by_length(geometry, config.tile.m, device)) {
     split_by_length(config, geometry, device);
+  } else if (own_length > 0) {
+    split_own_lengths(config, geometry, device, own_length);
   } else if (problem.batch_invariant ||
              (can_balance && !few_keys && (varies || balanced_us < cluster.us))) {
     share_evenly(config, problem, geometry, device);
@@ -377,8 +427,7 @@ double predict_decode(const AttentionProblem& problem, const AttentionGeometry& 
   constexpr double kRereadCost = 0.5;
   const double tiles = static_cast<double>(row_tiles_per_sequence(geometry, config.tile.m));
   const double factor = 1.0 + kRereadCost * max_of(tiles - 1.0, 0.0);
-  traffic.bytes *= factor;
-  traffic.total_us *= factor;
+  traffic = scaled(traffic, factor);
   if (config.num_blocks > 0) {
     return time_us(traffic, device.num_sms, device.num_sms) + kGlobalMergeUs;
   }

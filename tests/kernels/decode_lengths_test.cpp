@@ -1,10 +1,12 @@
-// Decode work that blocks share evenly: lengths far apart, on the device. Few cases of the grid
-// have heads and sequences enough for that schedule, so these are made for it, which a test asks of
-// the plan for an H200: teams of blocks of every kind, parts by the dozen, and shares that end
-// everywhere.
+// Decode of sequences whose lengths are on the device. In a cache with room for many more keys
+// blocks share the work evenly: teams of blocks of every kind, parts by the dozen, and shares that
+// end everywhere. In a short one clusters of every size take equal parts of each sequence. Few
+// cases of the grid make the plan do either, so these are made for it, which tests ask of the plan
+// for an H200.
 #include <algorithm>
 #include <iterator>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/kernel_case_test.hpp"
@@ -13,9 +15,13 @@
 namespace foveal::test {
 namespace {
 
-/// `lens` times one query token; the heads decide how many blocks make a team.
-Case shared_case(std::vector<std::int64_t> lens, std::int64_t nheads_k, std::int64_t group,
-                 std::int64_t headdim) {
+/// Keys beyond the longest sequence's from which the plan shares the work, whatever the heads: as
+/// table entries they take no memory.
+constexpr std::int64_t kSlack = 80000;
+
+/// `lens` times one query token.
+Case lengths_case(const std::vector<std::int64_t>& lens, std::int64_t nheads_k, std::int64_t group,
+                  std::int64_t headdim) {
   Case c{.dtype = DType::kFloat16};
   c.lens.clear();
   for (const std::int64_t keys : lens) c.lens.push_back({1, keys});
@@ -24,6 +30,14 @@ Case shared_case(std::vector<std::int64_t> lens, std::int64_t nheads_k, std::int
   c.nheads_k = nheads_k;
   c.group = group;
   c.headdim = headdim;
+  return c;
+}
+
+/// The heads decide how many blocks make a team.
+Case shared_case(const std::vector<std::int64_t>& lens, std::int64_t nheads_k, std::int64_t group,
+                 std::int64_t headdim) {
+  Case c = lengths_case(lens, nheads_k, group, headdim);
+  c.slack_k = kSlack;
   return c;
 }
 
@@ -67,7 +81,7 @@ std::vector<Case> feature_cases() {
     add([](Case& c) { c.page_size = 16; });
     add([](Case& c) {
       c.k_form = KForm::kCache;
-      c.slack_k = 9;
+      c.slack_k = 1100000 / c.headdim;
       c.kv_layout = Layout::kBhsd;
     });
     add([](Case& c) { c.sinks = c.fp32_out = true; });
@@ -99,11 +113,43 @@ std::vector<Case> shared_cases() {
   return cases;
 }
 
+/// Clusters of 8, 4 and 2 that are under way all at once, of 2 and of 1 that are not.
+std::vector<Case> cluster_cases() {
+  std::vector<Case> cases;
+  for (const std::int64_t headdim : {64, 128, 256}) {
+    cases.push_back(lengths_case(far_apart(5, 3000), 3, 4, headdim));
+    cases.push_back(lengths_case(far_apart(9, 3000), 3, 2, headdim));
+    cases.push_back(lengths_case(far_apart(7, 2000), 9, 1, headdim));
+    cases.push_back(lengths_case(far_apart(16, 2000), 8, 4, headdim));
+    cases.push_back(lengths_case(far_apart(40, 1500), 5, 8, headdim));
+    // A part of every block alone, or of none.
+    cases.push_back(lengths_case({1024, 1024, 0, 1}, 8, 4, headdim));
+    cases.push_back(lengths_case({2000, 17}, 8, 4, headdim));
+    const Case plain = lengths_case(far_apart(16, 1000), 8, 2, headdim);
+    const auto add = [&](auto&& change) { change(cases.emplace_back(plain)); };
+    add([](Case& c) { c.dtype = DType::kBFloat16; });
+    add([](Case& c) { c.page_size = 16; });
+    add([](Case& c) {
+      c.k_form = KForm::kCache;
+      c.slack_k = 9;
+      c.kv_layout = Layout::kBhsd;
+    });
+    add([](Case& c) { c.sinks = c.fp32_out = true; });
+    add([](Case& c) { c.window_left = 333; });
+    add([](Case& c) { c.poison = Poison::kInfinity; });
+    add([](Case& c) {
+      c.append = 2;
+      for (SeqLens& one : c.lens) one.k += 2;
+    });
+  }
+  return cases;
+}
+
 /// What the schedule is chosen by: the shapes of a case, and that its lengths are on the device.
 AttentionProblem shapes_of(const Case& c) {
   std::int64_t longest = 0;
   for (const SeqLens& one : c.lens) longest = std::max(longest, one.k);
-  const std::int64_t pages = (longest + c.page_size - 1) / c.page_size;
+  const std::int64_t pages = (longest + c.slack_k + c.page_size - 1) / c.page_size;
   AttentionProblem problem;
   problem.q = problem.out =
       TensorSpec::contiguous(c.dtype, {c.batch(), c.lens.front().q, c.nheads_q(), c.headdim});
@@ -115,19 +161,26 @@ AttentionProblem shapes_of(const Case& c) {
   return problem;
 }
 
-TEST(DecodeSharedList, HoldsCasesThatBlocksShareOnAnH200) {
+/// Expects of every case that the plan has the note.
+void expect_notes(const std::vector<Case>& cases, std::string_view expected) {
   const ForcedKernel forced("cuda_decode");
-  for (const Case& c : shared_cases()) {
+  for (const Case& c : cases) {
     ASSERT_EQ(illegal_reason(c), "") << to_line(c);
     const Result<Explanation> plan = explain(shapes_of(c), *device_from_name("sm_90"));
     ASSERT_TRUE(plan) << to_line(c) << ": " << plan.status().message();
-    EXPECT_TRUE(std::any_of(plan->notes.begin(), plan->notes.end(),
-                            [](const std::string& note) {
-                              return note.find("blocks share the keys of all sequences evenly") !=
-                                     std::string::npos;
-                            }))
+    EXPECT_TRUE(std::any_of(
+        plan->notes.begin(), plan->notes.end(),
+        [&](const std::string& note) { return note.find(expected) != std::string::npos; }))
         << to_line(c) << ": " << plan->configuration;
   }
+}
+
+TEST(DecodeSharedList, HoldsCasesThatBlocksShareOnAnH200) {
+  expect_notes(shared_cases(), "blocks share the keys of all sequences evenly");
+}
+
+TEST(DecodeOwnLengthsList, HoldsCasesThatClustersTakeOnAnH200) {
+  expect_notes(cluster_cases(), "own length");
 }
 
 class DecodeShared : public ::testing::TestWithParam<Case> {};
@@ -135,6 +188,12 @@ GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(DecodeShared);
 TEST_P(DecodeShared, MatchTheOracle) { expect_case(GetParam()); }
 INSTANTIATE_TEST_SUITE_P(Gpu, DecodeShared,
                          ::testing::ValuesIn(for_every_kernel(shared_cases(), DeviceType::kCuda)));
+
+class DecodeOwnLengths : public ::testing::TestWithParam<Case> {};
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(DecodeOwnLengths);
+TEST_P(DecodeOwnLengths, MatchTheOracle) { expect_case(GetParam()); }
+INSTANTIATE_TEST_SUITE_P(Gpu, DecodeOwnLengths,
+                         ::testing::ValuesIn(for_every_kernel(cluster_cases(), DeviceType::kCuda)));
 
 }  // namespace
 }  // namespace foveal::test
