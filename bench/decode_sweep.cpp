@@ -278,7 +278,7 @@ std::vector<KernelConfig> configurations(const Shape& shape,
   const std::int64_t stage_kib = 64 * foveal::cuda::decode::headdim_tile(geometry) / 1024;
   const int most_warps = foveal::cuda::decode::max_warps(
       foveal::cuda::decode::headdim_tile(geometry), static_cast<int>(planned.tile.m / 8));
-  for (const std::int64_t warps : {1, 2, 3, 4, 6, 8}) {
+  for (const std::int64_t warps : {1, 2, 3, 4, 5, 6, 7, 8}) {
     if (warps > most_warps) continue;
     for (const std::int64_t stages : {2, 3, 4}) {
       const std::int64_t ring_kib = warps * stages * stage_kib;

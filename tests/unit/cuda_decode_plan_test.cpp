@@ -65,7 +65,7 @@ TEST(CudaDecodePlan, LengthsOnTheDeviceAreBalanced) {
   AttentionProblem problem = decode_problem(64, 32, 8, 131072);
   problem.seqused_k = TensorSpec::contiguous(DType::kInt32, {64});
   const planner::KernelConfig config = configure(problem, h200());
-  EXPECT_EQ(config.num_blocks, 132);
+  EXPECT_EQ(config.num_blocks, 2 * 132);
   EXPECT_EQ(config.split_keys, 0);
   EXPECT_GT(config.workspace_bytes(), 0);
   // Two results a block, whatever the cache's capacity.

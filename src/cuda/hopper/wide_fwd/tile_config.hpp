@@ -58,10 +58,10 @@ struct WideTile {
 };
 
 struct WideHdim320 {
-  static constexpr WideTile tile{.d = 320, .slots = 12};
+  static constexpr WideTile tile{.d = 320, .slots = 15};
 };
 struct WideHdim384 {
-  static constexpr WideTile tile{.d = 384, .slots = 12};
+  static constexpr WideTile tile{.d = 384, .slots = 14};
 };
 struct WideHdim448 {
   static constexpr WideTile tile{.d = 448, .slots = 12};

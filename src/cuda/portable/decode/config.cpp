@@ -288,16 +288,16 @@ void split_own_lengths(KernelConfig& config, const AttentionGeometry& geometry,
 
 void share_evenly(KernelConfig& config, const AttentionProblem& problem,
                   const AttentionGeometry& geometry, const DeviceInfo& device) {
-  const bool direct = !problem.batch_invariant && problem.seqused_k.present() &&
-                      is_direct(problem, geometry, config.tile.m);
   const bool shared_sm =
-      !direct && blocks_share_sm(geometry, config.tile.m, 2 * std::int64_t{device.num_sms}, device);
+      blocks_share_sm(geometry, config.tile.m, 2 * std::int64_t{device.num_sms}, device);
   config.num_blocks = device.num_sms * (shared_sm ? 2 : 1);
   if (problem.batch_invariant) {
     config.split_keys =
         kInvariantSplitKeys *
         max_of<std::int64_t>(ceil_div(geometry.seqlen_k, kInvariantSplitKeys * kMaxMergedParts), 1);
   }
+  const bool direct = config.split_keys == 0 && problem.seqused_k.present() &&
+                      is_direct(problem, geometry, config.tile.m);
   const RingNeeds needs{
       .headdim = headdim_tile(geometry),
       .rows = static_cast<int>(config.tile.m),
