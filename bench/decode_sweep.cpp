@@ -94,6 +94,10 @@ constexpr Shape kShapes[] = {
     {"b4 32/8 kv2048 spread", 4, 32, 8, 2048, 128, 0, Lengths::kSpread},
     {"b4 32/8 kv8192 used", 4, 32, 8, 8192, 128, 0, Lengths::kFull},
     {"b4 32/8 kv8192 spread", 4, 32, 8, 8192, 128, 0, Lengths::kSpread},
+    {"b4 16/8 d256 kv2048 used", 4, 16, 8, 2048, 256, 0, Lengths::kFull},
+    {"b4 16/8 d256 kv2048 spread", 4, 16, 8, 2048, 256, 0, Lengths::kSpread},
+    {"b16 16/8 d256 kv4096 spread", 16, 16, 8, 4096, 256, 0, Lengths::kSpread},
+    {"b16 32/8 d64 kv8192 spread", 16, 32, 8, 8192, 64, 0, Lengths::kSpread},
     {"b16 32/8 kv8192 near", 16, 32, 8, 8192, 128, 0, Lengths::kNear},
     {"b64 32/8 kv4096 page 64 near", 64, 32, 8, 4096, 128, 64, Lengths::kNear},
     {"b64 32/8 kv4096 page 64 spread", 64, 32, 8, 4096, 128, 64, Lengths::kSpread},
@@ -284,7 +288,7 @@ std::vector<KernelConfig> configurations(const Shape& shape,
       const std::int64_t ring_kib = warps * stages * stage_kib;
       if (ring_kib < 32 || ring_kib > 200) continue;
       for (const std::int64_t splits : {1, 2, 4, 8, 16}) {
-        // Two blocks an SM at least, where they are more than one a multiprocessor.
+        // More than two blocks a multiprocessor, of 132, only where two share it.
         const bool many = units * splits > 264;
         if (splits > 1 && (units * splits < 32 || units * splits > 1056)) continue;
         if (splits > 1 && many && ring_kib > 98) continue;

@@ -7,6 +7,7 @@
 #include <iterator>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "kernels/kernel_case_test.hpp"
@@ -18,6 +19,8 @@ namespace {
 /// Keys beyond the longest sequence's from which the plan shares the work, whatever the heads: as
 /// table entries they take no memory.
 constexpr std::int64_t kSlack = 80000;
+/// The same of a cache in one piece, for clusters of two: keys times headdim.
+constexpr std::int64_t kDenseSlack = 1100000;
 
 /// `lens` times one query token.
 Case lengths_case(const std::vector<std::int64_t>& lens, std::int64_t nheads_k, std::int64_t group,
@@ -81,7 +84,7 @@ std::vector<Case> feature_cases() {
     add([](Case& c) { c.page_size = 16; });
     add([](Case& c) {
       c.k_form = KForm::kCache;
-      c.slack_k = 1100000 / c.headdim;
+      c.slack_k = kDenseSlack / c.headdim;
       c.kv_layout = Layout::kBhsd;
     });
     add([](Case& c) { c.sinks = c.fp32_out = true; });
@@ -113,35 +116,55 @@ std::vector<Case> shared_cases() {
   return cases;
 }
 
+/// A case, and the blocks of a cluster that the plan is to take for it.
+struct ClusterCase {
+  Case the_case;
+  int size;
+};
+
 /// Clusters of 8, 4 and 2 that are under way all at once, of 2 and of 1 that are not.
+std::vector<ClusterCase> cluster_plans() {
+  std::vector<ClusterCase> cases;
+  for (const std::int64_t headdim : {64, 128, 256}) {
+    // Blocks of headdim 256 are too large for two on a multiprocessor.
+    const bool pairs = headdim < 256;
+    cases.push_back({lengths_case(far_apart(5, 3000), 3, 4, headdim), pairs ? 8 : 4});
+    cases.push_back({lengths_case(far_apart(11, 3000), 3, 2, headdim), pairs ? 4 : 2});
+    cases.push_back({lengths_case(far_apart(7, 2000), 9, 1, headdim), 2});
+    cases.push_back({lengths_case(far_apart(16, 2000), 8, 4, headdim), 2});
+    cases.push_back({lengths_case(far_apart(40, 1500), 5, 8, headdim), 1});
+    // A part of every block alone, or of none; too few keys for parts.
+    cases.push_back({lengths_case({1024, 1024, 0, 1}, 8, 4, headdim), pairs ? 4 : 2});
+    cases.push_back({lengths_case({2000, 17}, 8, 4, headdim), pairs ? 8 : 4});
+    cases.push_back({lengths_case({60, 17, 0}, 8, 4, headdim), 1});
+    for (const std::int64_t batch : {4, 16}) {
+      const Case plain = lengths_case(far_apart(batch, 1000), 8, 2, headdim);
+      const int size = batch == 4 && pairs ? 4 : 2;
+      const auto add = [&](auto&& change) { change(cases.emplace_back(plain, size).the_case); };
+      add([](Case& c) { c.dtype = DType::kBFloat16; });
+      add([](Case& c) { c.page_size = 16; });
+      add([](Case& c) {
+        c.k_form = KForm::kCache;
+        c.slack_k = 9;
+        c.kv_layout = Layout::kBhsd;
+      });
+      // The general kernel for the same plan.
+      add([](Case& c) { c.kv_layout = Layout::kMisaligned; });
+      add([](Case& c) { c.sinks = c.fp32_out = true; });
+      add([](Case& c) { c.window_left = 333; });
+      add([](Case& c) { c.poison = Poison::kInfinity; });
+      add([](Case& c) {
+        c.append = 2;
+        for (SeqLens& one : c.lens) one.k += 2;
+      });
+    }
+  }
+  return cases;
+}
+
 std::vector<Case> cluster_cases() {
   std::vector<Case> cases;
-  for (const std::int64_t headdim : {64, 128, 256}) {
-    cases.push_back(lengths_case(far_apart(5, 3000), 3, 4, headdim));
-    cases.push_back(lengths_case(far_apart(9, 3000), 3, 2, headdim));
-    cases.push_back(lengths_case(far_apart(7, 2000), 9, 1, headdim));
-    cases.push_back(lengths_case(far_apart(16, 2000), 8, 4, headdim));
-    cases.push_back(lengths_case(far_apart(40, 1500), 5, 8, headdim));
-    // A part of every block alone, or of none.
-    cases.push_back(lengths_case({1024, 1024, 0, 1}, 8, 4, headdim));
-    cases.push_back(lengths_case({2000, 17}, 8, 4, headdim));
-    const Case plain = lengths_case(far_apart(16, 1000), 8, 2, headdim);
-    const auto add = [&](auto&& change) { change(cases.emplace_back(plain)); };
-    add([](Case& c) { c.dtype = DType::kBFloat16; });
-    add([](Case& c) { c.page_size = 16; });
-    add([](Case& c) {
-      c.k_form = KForm::kCache;
-      c.slack_k = 9;
-      c.kv_layout = Layout::kBhsd;
-    });
-    add([](Case& c) { c.sinks = c.fp32_out = true; });
-    add([](Case& c) { c.window_left = 333; });
-    add([](Case& c) { c.poison = Poison::kInfinity; });
-    add([](Case& c) {
-      c.append = 2;
-      for (SeqLens& one : c.lens) one.k += 2;
-    });
-  }
+  for (ClusterCase& plan : cluster_plans()) cases.push_back(std::move(plan.the_case));
   return cases;
 }
 
@@ -161,26 +184,30 @@ AttentionProblem shapes_of(const Case& c) {
   return problem;
 }
 
-/// Expects of every case that the plan has the note.
-void expect_notes(const std::vector<Case>& cases, std::string_view expected) {
+void expect_note(const Case& c, std::string_view expected) {
   const ForcedKernel forced("cuda_decode");
-  for (const Case& c : cases) {
-    ASSERT_EQ(illegal_reason(c), "") << to_line(c);
-    const Result<Explanation> plan = explain(shapes_of(c), *device_from_name("sm_90"));
-    ASSERT_TRUE(plan) << to_line(c) << ": " << plan.status().message();
-    EXPECT_TRUE(std::any_of(
-        plan->notes.begin(), plan->notes.end(),
-        [&](const std::string& note) { return note.find(expected) != std::string::npos; }))
-        << to_line(c) << ": " << plan->configuration;
-  }
+  ASSERT_EQ(illegal_reason(c), "") << to_line(c);
+  const Result<Explanation> plan = explain(shapes_of(c), *device_from_name("sm_90"));
+  ASSERT_TRUE(plan) << to_line(c) << ": " << plan.status().message();
+  EXPECT_TRUE(std::any_of(
+      plan->notes.begin(), plan->notes.end(),
+      [&](const std::string& note) { return note.find(expected) != std::string::npos; }))
+      << to_line(c) << ": " << plan->configuration << ", not " << expected;
 }
 
 TEST(DecodeSharedList, HoldsCasesThatBlocksShareOnAnH200) {
-  expect_notes(shared_cases(), "blocks share the keys of all sequences evenly");
+  for (const Case& c : shared_cases()) {
+    expect_note(c, "blocks share the keys of all sequences evenly");
+  }
 }
 
 TEST(DecodeOwnLengthsList, HoldsCasesThatClustersTakeOnAnH200) {
-  expect_notes(cluster_cases(), "own length");
+  for (const ClusterCase& plan : cluster_plans()) {
+    expect_note(plan.the_case, plan.size == 1
+                                   ? "a block takes all keys of a head"
+                                   : "split " + std::to_string(plan.size) +
+                                         " ways, in equal parts of each sequence's own length");
+  }
 }
 
 class DecodeShared : public ::testing::TestWithParam<Case> {};

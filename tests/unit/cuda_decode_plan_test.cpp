@@ -82,18 +82,42 @@ planner::KernelConfig configure_lengths(std::int64_t batch, std::int64_t nheads_
 
 TEST(CudaDecodePlan, LengthsOnTheDeviceOfShortCachesAreSplitInEqualParts) {
   struct Expected {
-    std::int64_t batch, seqlen_k, cluster_size, warps;
+    std::int64_t batch, seqlen_k, cluster_size, warps, stages;
   };
   for (const Expected& e :
-       {Expected{2, 8192, 8, 4}, Expected{4, 2048, 4, 4}, Expected{8, 2048, 2, 4},
-        Expected{16, 8192, 2, 8}, Expected{17, 4096, 1, 8}, Expected{64, 4096, 1, 8}}) {
+       {Expected{2, 8192, 8, 4, 2}, Expected{4, 2048, 4, 4, 2}, Expected{8, 2048, 2, 4, 2},
+        Expected{16, 8192, 2, 8, 3}, Expected{17, 4096, 1, 8, 3}, Expected{64, 4096, 1, 8, 3},
+        // Too few keys for parts, and for a block on every multiprocessor.
+        Expected{4, 300, 2, 8, 2}, Expected{16, 200, 1, 8, 3}, Expected{64, 64, 1, 8, 3},
+        Expected{2, 64, 1, 8, 3}}) {
     const planner::KernelConfig config = configure_lengths(e.batch, 8, e.seqlen_k);
     EXPECT_EQ(config.num_blocks, 0) << e.batch;
     EXPECT_EQ(config.split_keys, 0) << e.batch;
     EXPECT_EQ(config.cluster_size, e.cluster_size) << e.batch;
     EXPECT_EQ(config.num_splits, e.cluster_size) << e.batch;
     EXPECT_EQ(config.num_threads, 32 * e.warps) << e.batch;
+    EXPECT_EQ(config.num_stages, e.stages) << e.batch;
   }
+}
+
+TEST(CudaDecodePlan, SmallPagesHaveTwoStages) {
+  for (const std::int64_t page : {16, 32, 64, 256}) {
+    AttentionProblem problem = decode_problem(16, 32, 8, 8192);
+    problem.k = problem.v =
+        TensorSpec::contiguous(DType::kFloat16, {16 * 8192 / page, page, 8, 128});
+    problem.block_table = TensorSpec::contiguous(DType::kInt32, {16, 8192 / page});
+    problem.seqused_k = TensorSpec::contiguous(DType::kInt32, {16});
+    EXPECT_EQ(configure(problem, h200()).num_stages, page < 64 ? 2 : 3) << page;
+  }
+}
+
+/// Blocks of wide heads are too large for two on a multiprocessor: their clusters are fewer.
+TEST(CudaDecodePlan, ClustersOfWideHeadsHaveAMultiprocessorABlock) {
+  AttentionProblem problem = decode_problem(4, 16, 8, 2048, 256);
+  problem.seqused_k = TensorSpec::contiguous(DType::kInt32, {4});
+  const planner::KernelConfig config = configure(problem, h200());
+  EXPECT_EQ(config.cluster_size, 2);
+  EXPECT_GE(config.num_threads, 32 * 4);
 }
 
 /// One long sequence among short ones would hold up its cluster.
@@ -103,18 +127,21 @@ TEST(CudaDecodePlan, LengthsOnTheDeviceOfLongCachesAreShared) {
   }
   EXPECT_GT(configure_lengths(16, 8, 16384).num_blocks, 0);
   EXPECT_GT(configure_lengths(64, 8, 16384).num_blocks, 0);
-  // Without clusters only where each head has a block.
-  EXPECT_GT(configure_lengths(4, 8, 2048, "sm_80").num_blocks, 0);
+  // Without clusters only where a block a head draws nearly all that memory gives.
+  EXPECT_GT(configure_lengths(2, 8, 2048, "sm_80").num_blocks, 0);
   EXPECT_EQ(configure_lengths(16, 8, 2048, "sm_80").num_blocks, 0);
 }
 
 TEST(CudaDecodePlan, LengthsOnTheDeviceThatTheGeneralKernelReadsAreShared) {
-  AttentionProblem problem = decode_problem(64, 32, 8, 4096);
-  problem.seqused_k = TensorSpec::contiguous(DType::kInt32, {64});
+  AttentionProblem problem = decode_problem(4, 32, 8, 8192);
   problem.softcap = 3;
-  const planner::KernelConfig config = configure(problem, h200());
-  EXPECT_GT(config.num_blocks, 0);
-  EXPECT_EQ(config.split_keys, 0);
+  EXPECT_EQ(configure(problem, h200()).num_blocks, 0);
+  // Sequences are expected to have three quarters of the cache: where that is little, clusters.
+  problem.seqused_k = TensorSpec::contiguous(DType::kInt32, {4});
+  EXPECT_GT(configure(problem, h200()).num_blocks, 0);
+  EXPECT_EQ(configure(problem, h200()).split_keys, 0);
+  problem.k = problem.v = TensorSpec::contiguous(DType::kFloat16, {4, 1024, 8, 128});
+  EXPECT_EQ(configure(problem, h200()).num_blocks, 0);
 }
 
 AttentionProblem invariant_problem(std::int64_t batch, std::int64_t nheads_k,
@@ -220,6 +247,38 @@ TEST(CudaDecodePlan, EveryShapeFitsInTheSharedMemoryOfSmallGpus) {
             EXPECT_LE(layout.total, device.smem_per_block_bytes)
                 << name << " headdim " << headdim << " tokens " << tokens << " batch " << batch;
             EXPECT_GE(config.num_stages, 2);
+          }
+        }
+      }
+    }
+  }
+}
+
+/// Clusters, whose plan has room for both kernels too.
+TEST(CudaDecodePlan, ClustersOfLengthsOnTheDeviceFitInTheSharedMemoryOfSmallGpus) {
+  for (const char* name : {"sm_90", "sm_120"}) {
+    const DeviceInfo device = *device_from_name(name);
+    for (const int headdim : {64, 128, 256}) {
+      for (const std::int64_t batch : {2, 3, 5, 16, 64}) {
+        for (const std::int64_t nheads_k : {2, 8}) {
+          for (const std::int64_t seqlen_k : {64, 300, 2048, 8192}) {
+            for (const bool invariant : {false, true}) {
+              AttentionProblem problem =
+                  decode_problem(batch, 4 * nheads_k, nheads_k, seqlen_k, headdim);
+              problem.seqused_k = TensorSpec::contiguous(DType::kInt32, {batch});
+              problem.batch_invariant = invariant;
+              const planner::KernelConfig config = configure(problem, device);
+              if (config.num_blocks > 0) continue;
+              const int warps = static_cast<int>(config.num_threads / 32);
+              const int stages = static_cast<int>(config.num_stages);
+              const int splits = static_cast<int>(config.num_splits);
+              const auto general = decode::shared_layout(headdim, static_cast<int>(config.tile.m),
+                                                         warps, stages, splits > 1 ? splits : 0, 0);
+              const auto direct = decode::direct_layout(headdim, 4, warps, stages, splits);
+              EXPECT_LE(std::max(general.total, direct.total), device.smem_per_block_bytes)
+                  << name << " headdim " << headdim << " batch " << batch << " heads " << nheads_k
+                  << " keys " << seqlen_k << (invariant ? " invariant" : "");
+            }
           }
         }
       }

@@ -39,7 +39,7 @@ FOVEAL_DEVICE float slope_of_weight(const Softcap& softcap, float p, float lse) 
 /// eight; those of the next lie 4 pairs further.
 template <int kCount>
 FOVEAL_DEVICE void apply_slopes(const Softcap& softcap, const float (&p)[kCount], const float2* lse,
-                                float (&ds)[kCount]) {
+                                float* ds) {
 #pragma unroll
   for (int j = 0; j < kCount / 4; ++j) {
     const float2 pair = lse[4 * j];

@@ -23,7 +23,7 @@ const planner::KernelEntry kHopperWideBackward = {
     .name = hopper::wide_bwd::kName,
     .summary =
         "gradients on sm_90 of headdim 257 to 512: fp16 and bf16, clusters of two blocks, masks, "
-        "sinks, packed, deterministic",
+        "sinks, softcap, packed, deterministic",
     .pass = Pass::kBackward,
     .device = DeviceType::kCuda,
     .usable = usable,

@@ -94,8 +94,8 @@ class Scores {
   FOVEAL_DEVICE std::uint32_t peer_address(const T& variable) const {
     return ptx::mapa(address_of(variable), static_cast<std::uint32_t>(rank_ ^ 1));
   }
-  /// lse in log2 units (0, block 0) or delta - dlse (1, block 1). A row that meets nothing has lse
-  /// +inf: its weights are 0.
+  /// Stat 0 is lse in log2 units, 1 is delta - dlse. A row that meets nothing has lse +inf: its
+  /// weights are 0.
   template <int kStat>
   FOVEAL_DEVICE float stat_of(int head, int row, bool readable) const {
     const auto& backward = args_.backward;
@@ -112,8 +112,11 @@ class Scores {
     return stat_of<kStat>(tiles.head, row, smem_.work.readable.contains(row));
   }
   /// Of rows 2 t and 2 t + 1 of the j-th eight streamed ones.
+  FOVEAL_DEVICE const float2* pairs_of(const float (&values)[kTileRows], int j) const {
+    return reinterpret_cast<const float2*>(values) + 4 * j + thread_ % 4;
+  }
   FOVEAL_DEVICE float2 pair_of(const float (&values)[kTileRows], int j) const {
-    return reinterpret_cast<const float2*>(values)[4 * j + thread_ % 4];
+    return *pairs_of(values, j);
   }
 
   /// Takes what the plan holds in registers out of the places of streamed halves.
@@ -176,8 +179,8 @@ class Scores {
     ptx::wgmma_commit();
   }
 
-  /// Scores become weights; where rows are held, for whom weights are nothing but factors of
-  /// gradients, capped ones times their slope.
+  /// Scores become weights. Where rows are held these are needed for gradients alone: weights of
+  /// capped scores are multiplied by the cap's slope at once.
   FOVEAL_DEVICE void exponentiate(Tile& s, int buffer) const {
     if (args_.softcap.is_on()) {
       if constexpr (!kKeys) {
@@ -251,7 +254,8 @@ class Scores {
     }
   }
 
-  /// Block 1: ds = p (dp - delta), to both blocks; weights, rounded, to their sum.
+  /// Block 1: ds = p (dp - delta), times the cap's slope where that is not in p, to both blocks;
+  /// weights, rounded, to their sum.
   FOVEAL_DEVICE void pass_gradients(Tile& ds, bool masked, int first, int round) const {
     ptx::mbarrier_wait(address_of(smem_.weights_in_full), round);
     if (kKeys) ptx::mbarrier_wait(address_of(smem_.weights_empty), round ^ 1);
@@ -270,7 +274,9 @@ class Scores {
 #pragma unroll
       for (int e = 0; e < 8; ++e) ds[8 * i + e] *= p[e];
       if constexpr (kKeys) {
-        if (args_.softcap.is_on()) apply_slopes_of(p, &ds[8 * i], round, 2 * i);
+        if (args_.softcap.is_on()) {
+          apply_slopes(args_.softcap, p, pairs_of(smem_.lse[round], 2 * i), &ds[8 * i]);
+        }
       }
     }
     __syncwarp();
@@ -292,15 +298,6 @@ class Scores {
                        full);
     }
     arrive(smem_.gradients_full);
-  }
-
-  /// Of streamed rows of the j-th eight and the next.
-  FOVEAL_DEVICE void apply_slopes_of(const float (&p)[8], float* ds, int buffer, int j) const {
-#pragma unroll
-    for (int e = 0; e < 8; ++e) {
-      const float2 lse = pair_of(smem_.lse[buffer], j + e / 4);
-      ds[e] *= slope_of_weight(args_.softcap, p[e], e % 2 == 0 ? lse.x : lse.y);
-    }
   }
 
   /// The thread's part of 16 streamed rows as the left factor of a product.

@@ -72,7 +72,7 @@ struct WideShape {
     uint4 gradients[4][kGroupThreads];  ///< Of scores, for theirs; in block 0 from block 1.
     IntRange seen[kTileRows];           ///< Streamed rows that a held row meets.
     float stats[2][kTileRows];          ///< Streamed rows' lse (block 0) or delta (block 1).
-    float lse[2][kTileRows];            ///< Block 1 of capped scores: streamed rows'.
+    float lse[2][kTileRows];            ///< Streamed rows', for block 1 of capped scores.
     std::uint64_t held_full;
     std::uint64_t streamed_full[kStages], streamed_empty[kStages];
     std::uint64_t weights_in_full;   ///< Block 1.

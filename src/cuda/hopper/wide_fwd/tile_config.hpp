@@ -58,7 +58,7 @@ struct WideTile {
 };
 
 struct WideHdim320 {
-  static constexpr WideTile tile{.d = 320, .slots = 15};
+  static constexpr WideTile tile{.d = 320, .slots = 16};
 };
 struct WideHdim384 {
   static constexpr WideTile tile{.d = 384, .slots = 14};

@@ -5,6 +5,7 @@
 #include "core/format.hpp"
 #include "core/integer.hpp"
 #include "cuda/portable/decode/direct_args.hpp"
+#include "cuda/portable/decode/ring_fit.hpp"
 
 namespace foveal::cuda::decode {
 namespace {
@@ -19,33 +20,36 @@ constexpr double kGlobalMergeUs = 2.5;
 /// What one block a multiprocessor draws from memory at most: 64 of them saturate an H200.
 constexpr double kSmReadGbs = 68;
 
+/// The share of the memory's rate from which more blocks bring little.
+constexpr double kNearlyAll = 0.9;
+
 /// Blocks of the largest cluster that still starts at once beside others, and of all clusters.
 constexpr std::int64_t kMaxClusterSize = 8;
 
 /// Keys below which a split costs more than it brings.
 constexpr std::int64_t kMinSplitKeys = 128;
 
-/// What sequences have of the cache where their lengths are on the device: between all of it and
-/// half. Clusters take as long as the longest sequence, work that is shared as long as all
-/// together.
-constexpr double kExpectedLength = 0.75;
+/// What all sequences have of the cache where their lengths are on the device: half of it to all.
+/// Clusters take as long as the longest sequence, work that is shared as long as all together.
+constexpr double kExpectedShare = 0.75;
 
-/// What a sequence of the cache's length, alone among short ones, may take in a cluster.
+/// What a sequence of the cache's length, alone among short ones, may take in a cluster: the time
+/// at which clusters and shared work were measured alike for lengths that are spread
+/// (bench/results/h200/decode_lengths-eac0a67.txt, as the next three).
 constexpr double kMaxLoneUs = 32;
 
-/// Warps of blocks that leave room for a second one beside them, also where a cluster's blocks
-/// receive each other's results.
-constexpr int kSharedSmWarps = 4;
+/// What sharing the work costs beyond a block a head.
+constexpr double kSharingUs = 3.5;
 
-/// Keys of a page from which a third stage pays.
+/// The ring of blocks of clusters two of which share a multiprocessor.
+constexpr Ring kPairedRing{4, 2};
+
+/// Keys of a page from which a third stage pays in blocks with a multiprocessor each, where they
+/// are no clusters or come in several rounds.
 constexpr std::int64_t kMinDeepPage = 64;
 
 /// Granules are counted in 32 bits; the shared direct kernel has up to five times as many.
 constexpr std::int64_t kMaxGranules = std::int64_t{1} << 28;
-
-/// Shared memory of a block that leaves room for a second one on a multiprocessor that has
-/// `per_block` for a single one.
-std::int64_t half_of(std::int64_t per_block) { return (per_block - 1024) / 2; }
 
 /// Whether the build's code for this device knows clusters: GPUs from sm_90 on do, but code made
 /// from the PTX of an older architecture does not.
@@ -57,56 +61,6 @@ bool has_clusters(const DeviceInfo& device) {
   return concat(" ", kArchs, " ").find(own) != std::string::npos;
 }
 
-/// Warps and stages whose rings, with the rest of a block, fit in `bytes`.
-struct Ring {
-  int warps = 0;
-  int stages = 0;
-};
-
-/// What a block's rings have to leave room for.
-struct RingNeeds {
-  int headdim = 0;
-  int rows = 0;
-  int splits = 0;         ///< Whose results a cluster's blocks receive.
-  int direct_rows = 0;    ///< Packed rows, where the direct kernel may run; 0: it can't.
-  int batch_prefix = 0;   ///< Sequences that the balanced schedule scans.
-  int shared_blocks = 0;  ///< Blocks of the shared direct kernel, where it may run; 0: it can't.
-};
-
-/// A plan holds for any alignment of the pointers, so both kernels must fit.
-bool fits(const RingNeeds& needs, const Ring& ring, std::int64_t bytes) {
-  if (needs.shared_blocks > 0) {
-    const auto layout = shared_direct_layout(needs.headdim, needs.direct_rows, ring.warps,
-                                             ring.stages, needs.shared_blocks, needs.batch_prefix);
-    if (layout.total > bytes) return false;
-  } else if (needs.direct_rows > 0) {
-    const auto layout = direct_layout(needs.headdim, needs.direct_rows, ring.warps, ring.stages,
-                                      max_of(needs.splits, 1));
-    if (layout.total > bytes) return false;
-  }
-  return shared_layout(needs.headdim, needs.rows, ring.warps, ring.stages, needs.splits,
-                       needs.batch_prefix)
-             .total <= bytes;
-}
-
-/// The most warps with `stages` stages, 0 when not even one fits.
-Ring widest_ring(const RingNeeds& needs, int stages, std::int64_t bytes) {
-  Ring ring{max_warps(needs.headdim, needs.rows / kTileRows), stages};
-  while (ring.warps > 0 && !fits(needs, ring, bytes)) --ring.warps;
-  return ring;
-}
-
-/// Three stages where they are wanted and four warps have room for them; otherwise two, and as many
-/// warps as fit.
-Ring fit_ring(const RingNeeds& needs, std::int64_t bytes, bool deep) {
-  if (deep) {
-    const Ring three = widest_ring(needs, 3, bytes);
-    if (three.warps >= 4) return three;
-  }
-  const Ring wide = widest_ring(needs, 2, bytes);
-  return wide.warps > 0 ? wide : Ring{1, 2};
-}
-
 std::int64_t tile_rows(const AttentionGeometry& geometry) {
   const std::int64_t rows = geometry.seqlen_q * geometry.qhead_per_khead;
   if (rows <= kTileRows) return kTileRows;
@@ -115,13 +69,6 @@ std::int64_t tile_rows(const AttentionGeometry& geometry) {
     case 256: return 2 * kTileRows;
     default: return 4 * kTileRows;
   }
-}
-
-/// Packed rows of a tile that the direct kernel may be given, by shape alone; 0: it takes no such.
-int direct_rows(const AttentionGeometry& geometry, std::int64_t rows) {
-  return rows == kTileRows && headdim_tile(geometry) <= kMaxDirectHeaddim
-             ? static_cast<int>(geometry.seqlen_q * geometry.qhead_per_khead)
-             : 0;
 }
 
 /// Tiles of rows of all sequences and KV heads.
@@ -167,6 +114,14 @@ double time_us(const Traffic& traffic, std::int64_t blocks, std::int64_t sms) {
   return kStartUs + max_of(traffic.total_us, block_us * static_cast<double>(rounds));
 }
 
+/// Whether clusters of so many blocks have keys and shared memory enough.
+bool can_cluster(const AttentionGeometry& geometry, std::int64_t rows, const DeviceInfo& device,
+                 std::int64_t size) {
+  return has_clusters(device) && size <= kMaxClusterSize &&
+         geometry.seqlen_k >= size * kMinSplitKeys &&
+         fits(cluster_needs(geometry, rows, size), {2, 2}, device.smem_per_block_bytes);
+}
+
 /// The cluster size with the least time, and that time.
 struct ClusterChoice {
   std::int64_t size = 1;
@@ -176,16 +131,8 @@ ClusterChoice choose_cluster(const Traffic& traffic, const AttentionGeometry& ge
                              std::int64_t rows, const DeviceInfo& device) {
   const std::int64_t units = num_units(geometry, rows);
   ClusterChoice best{1, time_us(traffic, units, device.num_sms)};
-  if (!has_clusters(device)) return best;
   for (std::int64_t size = 2; size <= kMaxClusterSize; size *= 2) {
-    const RingNeeds needs{.headdim = headdim_tile(geometry),
-                          .rows = static_cast<int>(rows),
-                          .splits = static_cast<int>(size),
-                          .direct_rows = direct_rows(geometry, rows)};
-    if (units * size > device.num_sms / 2 || geometry.seqlen_k < size * kMinSplitKeys ||
-        !fits(needs, {2, 2}, device.smem_per_block_bytes)) {
-      break;
-    }
+    if (units * size > device.num_sms / 2 || !can_cluster(geometry, rows, device, size)) break;
     const double us = time_us(traffic, units * size, device.num_sms) + kClusterMergeUs;
     if (us < best.us) best = {size, us};
   }
@@ -212,14 +159,15 @@ std::int64_t ring_bytes(const DeviceInfo& device, bool shared_sm) {
   return shared_sm ? half_of(device.smem_per_block_bytes) : device.smem_per_block_bytes;
 }
 
-/// `deep`: three stages rather than two, where there is room.
-void set_ring(KernelConfig& config, const RingNeeds& needs, std::int64_t bytes, bool deep,
-              int most_warps = kMaxDirectWarps) {
-  Ring ring = fit_ring(needs, bytes, deep);
-  ring.warps = min_of(ring.warps, most_warps);
+void take_ring(KernelConfig& config, const Ring& ring) {
   config.num_stages = ring.stages;
   config.num_threads = 32 * ring.warps;
   config.tile.n = kBlockKeys * ring.warps;
+}
+
+/// `deep`: three stages rather than two, where there is room.
+void set_ring(KernelConfig& config, const RingNeeds& needs, std::int64_t bytes, bool deep) {
+  take_ring(config, fit_ring(needs, bytes, deep));
 }
 
 /// Whether clusters can take parts by each sequence's own length. Neither the batch nor its lengths
@@ -227,7 +175,9 @@ void set_ring(KernelConfig& config, const RingNeeds& needs, std::int64_t bytes, 
 bool can_split_by_length(const AttentionGeometry& geometry, std::int64_t rows,
                          const DeviceInfo& device) {
   return has_clusters(device) && direct_rows(geometry, rows) > 0 &&
-         geometry.nheads_k >= kMinInvariantHeads;
+         geometry.nheads_k >= kMinInvariantHeads &&
+         fits(cluster_needs(geometry, rows, kMaxInvariantParts), {1, 2},
+              device.smem_per_block_bytes);
 }
 
 /// Parts of a sequence of the longest length.
@@ -243,46 +193,53 @@ void split_by_length(KernelConfig& config, const AttentionGeometry& geometry,
   config.split_keys = kInvariantPartKeys;
   config.num_splits = most_parts(geometry);
   config.cluster_size = config.num_splits;
-  const RingNeeds needs{.headdim = headdim_tile(geometry),
-                        .rows = static_cast<int>(config.tile.m),
-                        .splits = kMaxInvariantParts,
-                        .direct_rows = direct_rows(geometry, config.tile.m)};
-  set_ring(config, needs, device.smem_per_block_bytes, /*deep=*/false);
+  set_ring(config, cluster_needs(geometry, config.tile.m, kMaxInvariantParts),
+           device.smem_per_block_bytes, /*deep=*/false);
 }
 
-/// Blocks of a cluster that share each sequence's keys in equal parts where lengths are on the
-/// device; 0: a sequence much longer than the others would hold up all, or there are few blocks.
-std::int64_t own_length_cluster(const AttentionProblem& problem, const AttentionGeometry& geometry,
-                                std::int64_t rows, const DeviceInfo& device) {
+/// Whether two blocks of clusters share a multiprocessor, so that as many blocks as there are
+/// multiprocessors are under way at once: with one each, clusters leave some without.
+bool clusters_pair(const AttentionGeometry& geometry, std::int64_t rows, const DeviceInfo& device,
+                   std::int64_t size) {
+  const std::int64_t blocks = num_units(geometry, rows) * size;
+  return size > 1 && 2 * blocks > device.num_sms && blocks <= device.num_sms &&
+         fits(cluster_needs(geometry, rows, size), kPairedRing,
+              half_of(device.smem_per_block_bytes));
+}
+
+/// Blocks of a cluster that take equal parts of each sequence where lengths are on the device. 0:
+/// the direct kernel does not do it, there are too few blocks, or a sequence much longer than the
+/// others would hold up all.
+std::int64_t own_length_cluster_size(const AttentionProblem& problem,
+                                     const AttentionGeometry& geometry, std::int64_t rows,
+                                     const DeviceInfo& device) {
+  if (!is_direct(problem, geometry, rows)) return 0;
   const std::int64_t units = num_units(geometry, rows);
-  const std::int64_t most = has_clusters(device) ? kMaxClusterSize : 1;
   std::int64_t size = 1;
-  while (2 * size <= most && 2 * size * units <= device.num_sms) size *= 2;
-  // Two rounds of blocks end more evenly than one; clusters of more than two would leave
-  // multiprocessors without a block between them.
-  if (size == 1 && most > 1 && units <= device.num_sms) size = 2;
+  while (can_cluster(geometry, rows, device, 2 * size) &&
+         (4 * size * units <= device.num_sms || clusters_pair(geometry, rows, device, 2 * size))) {
+    size *= 2;
+  }
+  // Two rounds of blocks end more evenly than one.
+  if (size == 1 && units <= device.num_sms && can_cluster(geometry, rows, device, 2)) size = 2;
   const double unit_bytes = traffic_of(problem, device).bytes / static_cast<double>(units);
   const double lone_us = unit_bytes / static_cast<double>(size) / (kSmReadGbs * 1e3);
-  const bool fills = 2 * units * size > device.num_sms;
-  const bool has_keys = geometry.seqlen_k >= size * kMinSplitKeys;
-  return is_direct(problem, geometry, rows) && fills && has_keys && lone_us <= kMaxLoneUs ? size
-                                                                                          : 0;
+  const double drawn_gbs = static_cast<double>(units * size) * kSmReadGbs;
+  const bool fills = drawn_gbs >= kNearlyAll * device.read_gbs;
+  return lone_us <= (fills ? kMaxLoneUs : kSharingUs) ? size : 0;
 }
 
-/// Blocks of clusters that are under way all at once leave room for each other; otherwise a block
-/// has a multiprocessor for itself (bench/results/h200/decode_lengths.txt).
 void split_own_lengths(KernelConfig& config, const AttentionGeometry& geometry,
                        const DeviceInfo& device, std::int64_t size) {
   config.num_splits = config.cluster_size = size;
-  const RingNeeds needs{.headdim = headdim_tile(geometry),
-                        .rows = static_cast<int>(config.tile.m),
-                        .splits = size > 1 ? static_cast<int>(size) : 0,
-                        .direct_rows = direct_rows(geometry, config.tile.m)};
-  if (size > 1 && num_units(geometry, config.tile.m) * size <= device.num_sms) {
-    set_ring(config, needs, half_of(device.smem_per_block_bytes), /*deep=*/false, kSharedSmWarps);
+  if (clusters_pair(geometry, config.tile.m, device, size)) {
+    take_ring(config, kPairedRing);
   } else {
-    const bool deep = geometry.page_size == 0 || geometry.page_size >= kMinDeepPage;
-    set_ring(config, needs, device.smem_per_block_bytes, deep);
+    const bool rounds = num_units(geometry, config.tile.m) * size > device.num_sms;
+    const bool deep =
+        (size == 1 || rounds) && (geometry.page_size == 0 || geometry.page_size >= kMinDeepPage);
+    set_ring(config, cluster_needs(geometry, config.tile.m, size), device.smem_per_block_bytes,
+             deep);
   }
 }
 
@@ -308,20 +265,17 @@ void share_evenly(KernelConfig& config, const AttentionProblem& problem,
   set_ring(config, needs, ring_bytes(device, shared_sm), !shared_sm && !direct);
 }
 
-/// In a cluster the direct kernel's copies are all under way with two stages, and a third costs
-/// time at every length (bench/results/h200/decode_direct.txt).
+/// Where lengths are fixed a cluster's direct kernel has all copies under way with two stages, and
+/// a third costs time at every length (bench/results/h200/decode_direct.txt).
 void split_over_clusters(KernelConfig& config, const AttentionProblem& problem,
                          const AttentionGeometry& geometry, const DeviceInfo& device,
                          std::int64_t size) {
   config.num_splits = config.cluster_size = size;
   const bool shared_sm =
       blocks_share_sm(geometry, config.tile.m, num_units(geometry, config.tile.m) * size, device);
-  const RingNeeds needs{.headdim = headdim_tile(geometry),
-                        .rows = static_cast<int>(config.tile.m),
-                        .splits = size > 1 ? static_cast<int>(size) : 0,
-                        .direct_rows = direct_rows(geometry, config.tile.m)};
   const bool deep = !shared_sm && (size == 1 || !is_direct(problem, geometry, config.tile.m));
-  set_ring(config, needs, ring_bytes(device, shared_sm), deep);
+  set_ring(config, cluster_needs(geometry, config.tile.m, size), ring_bytes(device, shared_sm),
+           deep);
 }
 
 void add_notes(const AttentionProblem& problem, const AttentionGeometry& geometry,
@@ -332,12 +286,13 @@ void add_notes(const AttentionProblem& problem, const AttentionGeometry& geometr
                                   " keys of a sequence, at most ", kMaxInvariantParts,
                                   ", by its own length alone"));
   } else if (config.num_splits > 1) {
-    const char* parts =
+    const std::string parts =
         lengths_vary(problem, geometry) ? ", in equal parts of each sequence's own length" : "";
-    config.notes.push_back(concat("keys are split ", config.num_splits, " ways", parts, ": ", units,
-                                  " tiles of heads alone would use ",
-                                  min_of<std::int64_t>(units, device.num_sms), " of ",
-                                  device.num_sms, " multiprocessors"));
+    const std::string reason = 2 * units > device.num_sms
+                                   ? std::string(", which end more evenly than a block a head")
+                                   : concat(": ", units, " tiles of heads alone would use ", units,
+                                            " of ", device.num_sms, " multiprocessors");
+    config.notes.push_back(concat("keys are split ", config.num_splits, " ways", parts, reason));
   } else if (config.num_blocks == 0 && lengths_vary(problem, geometry)) {
     config.notes.push_back("a block takes all keys of a head, whatever the sequence's own length");
   }
@@ -398,13 +353,14 @@ KernelConfig configure_decode(const AttentionProblem& problem, const AttentionGe
   const ClusterChoice cluster = choose_cluster(traffic, geometry, config.tile.m, device);
 
   const bool varies = lengths_vary(problem, geometry);
-  const Traffic expected = varies ? scaled(traffic, kExpectedLength) : traffic;
+  const Traffic expected = varies ? scaled(traffic, kExpectedShare) : traffic;
   const double balanced_us = time_us(expected, device.num_sms, device.num_sms) + kGlobalMergeUs;
   const bool can_balance = geometry.batch <= kMaxBalancedBatch;
   const bool few_keys = cluster.size > 1 && cluster.us <= balanced_us;
-  const std::int64_t own_length = varies && !problem.batch_invariant
-                                      ? own_length_cluster(problem, geometry, config.tile.m, device)
-                                      : 0;
+  const std::int64_t own_length =
+      varies && !problem.batch_invariant
+          ? own_length_cluster_size(problem, geometry, config.tile.m, device)
+          : 0;
   if (problem.batch_invariant && can_split_by_length(geometry, config.tile.m, device)) {
     split_by_length(config, geometry, device);
   } else if (own_length > 0) {
