@@ -80,6 +80,9 @@ class ProblemBuilder {
           "--rotary-dim turns the tokens of --seqlen-new or --pass append: there are none");
     }
     FOVEAL_RETURN_IF_ERROR(check_flags_of_pass());
+    if (options_.max_seqlen && !packed()) {
+      return Status::invalid_argument("--max-seqlen is of packed documents: there are none");
+    }
     if (flags_.varlen && flags_.batch > kMaxDocuments) {
       return Status::invalid_argument(
           fmt::format("--batch {}: at most {} documents", flags_.batch, kMaxDocuments));
@@ -300,11 +303,15 @@ class FlagAdder {
   explicit FlagAdder(CLI::App& command) : command_(command) {}
 
   void count(const char* flag, std::int64_t& value, const char* help, std::int64_t least = 0) {
-    keep(command_.add_option(flag, value, help)->check(extent(least))->type_name("N"));
+    keep(command_.add_option(flag, value, help)
+             ->check(decimal())
+             ->check(extent(least))
+             ->type_name("N"));
   }
   void lengths(const char* flag, std::vector<std::int64_t>& values, const char* help) {
     keep(command_.add_option(flag, values, help)
              ->delimiter(',')
+             ->check(decimal())
              ->check(extent(0))
              ->type_name("N,N,..."));
   }
@@ -325,6 +332,16 @@ class FlagAdder {
   /// Without the text that CLI11 would put into every line of the help.
   static CLI::Validator extent(std::int64_t least) {
     return CLI::Range(least, kMaxExtent).description("");
+  }
+  /// CLI11 would read 010 as eight and take 0x40.
+  static CLI::Validator decimal() {
+    const auto refusal = [](const std::string& text) {
+      const bool digits = text.find_first_not_of("0123456789") == std::string::npos;
+      const bool plain = digits && (text.size() == 1 || text.front() != '0');
+      return plain || text.front() == '-' ? std::string()
+                                          : text + " is no decimal number, or begins with 0";
+    };
+    return CLI::Validator(refusal, "");
   }
   void keep(CLI::Option* option) { added_.push_back(option->group("The problem")); }
 
