@@ -44,8 +44,8 @@ constexpr double kSharingUs = 3.5;
 /// The ring of blocks of clusters two of which share a multiprocessor.
 constexpr Ring kPairedRing{4, 2};
 
-/// Keys of a page from which a third stage pays in blocks with a multiprocessor each, where they
-/// are no clusters or come in several rounds.
+/// Keys of a page from which a third stage takes half a per cent off where all lengths are the
+/// capacity, in blocks that are no clusters or come in several rounds.
 constexpr std::int64_t kMinDeepPage = 64;
 
 /// Granules are counted in 32 bits; the shared direct kernel has up to five times as many.
@@ -220,7 +220,7 @@ std::int64_t own_length_cluster_size(const AttentionProblem& problem,
          (4 * size * units <= device.num_sms || clusters_pair(geometry, rows, device, 2 * size))) {
     size *= 2;
   }
-  // Two rounds of blocks end more evenly than one.
+  // More blocks than multiprocessors end more evenly.
   if (size == 1 && units <= device.num_sms && can_cluster(geometry, rows, device, 2)) size = 2;
   const double unit_bytes = traffic_of(problem, device).bytes / static_cast<double>(units);
   const double lone_us = unit_bytes / static_cast<double>(size) / (kSmReadGbs * 1e3);
