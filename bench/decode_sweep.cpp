@@ -22,6 +22,7 @@
 #include "bench/read_floor.hpp"
 #include "cuda/portable/decode/config.hpp"
 #include "cuda/portable/decode/direct_args.hpp"
+#include "cuda/portable/decode/ring_fit.hpp"
 #include "plan/kernel_table.hpp"
 #include "problem/geometry.hpp"
 

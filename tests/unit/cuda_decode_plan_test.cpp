@@ -10,6 +10,7 @@
 
 #include "cuda/portable/decode/config.hpp"
 #include "cuda/portable/decode/direct_args.hpp"
+#include "cuda/portable/decode/ring_fit.hpp"
 #include "plan/kernel_table.hpp"
 
 namespace foveal::cuda {

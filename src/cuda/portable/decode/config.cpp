@@ -308,14 +308,6 @@ void add_notes(const AttentionProblem& problem, const AttentionGeometry& geometr
 
 }  // namespace
 
-int headdim_tile(const AttentionGeometry& geometry) {
-  const std::int64_t headdim = max_of(geometry.headdim, geometry.headdim_v);
-  for (const int tile : {64, 128, 256}) {
-    if (headdim <= tile) return tile;
-  }
-  return 512;
-}
-
 std::int64_t row_tiles_per_sequence(const AttentionGeometry& geometry, std::int64_t rows) {
   return ceil_div(geometry.seqlen_q * geometry.qhead_per_khead, rows);
 }

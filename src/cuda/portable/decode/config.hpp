@@ -44,9 +44,6 @@ inline constexpr std::int64_t kMaxParts = 64;
 /// Parts of the workspace; there is none without the balanced schedule.
 enum class DecodePart : std::size_t { kPartials = 0, kFlags = 1 };
 
-/// headdim and headdim_v padded to 64, 128, 256 or 512: the rows of a tile in shared memory.
-[[nodiscard]] int headdim_tile(const AttentionGeometry& geometry);
-
 /// Tiles of packed query rows of the longest sequence, each of config.tile.m rows.
 [[nodiscard]] std::int64_t row_tiles_per_sequence(const AttentionGeometry& geometry,
                                                   std::int64_t tile_rows);

@@ -4,6 +4,7 @@
 #include "cuda/device_rules.hpp"
 #include "cuda/portable/decode/config.hpp"
 #include "cuda/portable/decode/launch.hpp"
+#include "cuda/portable/decode/ring_fit.hpp"
 #include "plan/kernel_table.hpp"
 
 namespace foveal::cuda {

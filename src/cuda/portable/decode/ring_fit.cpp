@@ -1,7 +1,6 @@
 #include "cuda/portable/decode/ring_fit.hpp"
 
 #include "core/integer.hpp"
-#include "cuda/portable/decode/config.hpp"
 #include "cuda/portable/decode/direct_args.hpp"
 
 namespace foveal::cuda::decode {
@@ -15,6 +14,14 @@ Ring widest_ring(const RingNeeds& needs, int stages, std::int64_t bytes) {
 }
 
 }  // namespace
+
+int headdim_tile(const AttentionGeometry& geometry) {
+  const std::int64_t headdim = max_of(geometry.headdim, geometry.headdim_v);
+  for (const int tile : {64, 128, 256}) {
+    if (headdim <= tile) return tile;
+  }
+  return 512;
+}
 
 std::int64_t half_of(std::int64_t per_block) { return (per_block - 1024) / 2; }
 

@@ -7,6 +7,9 @@
 
 namespace foveal::cuda::decode {
 
+/// headdim and headdim_v padded to 64, 128, 256 or 512: the rows of a tile in shared memory.
+[[nodiscard]] int headdim_tile(const AttentionGeometry& geometry);
+
 /// Warps and stages of a block's rings.
 struct Ring {
   int warps = 0;
