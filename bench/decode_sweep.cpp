@@ -188,8 +188,9 @@ AttentionProblem problem_of(const Shape& shape) {
     problem.block_table =
         TensorSpec::contiguous(DType::kInt32, {shape.batch, shape.seqlen_k / shape.page_size});
   }
-  if (shape.lengths != Lengths::kHost)
+  if (shape.lengths != Lengths::kHost) {
     problem.seqused_k = TensorSpec::contiguous(DType::kInt32, {shape.batch});
+  }
   return problem;
 }
 
@@ -267,16 +268,11 @@ std::vector<KernelConfig> configurations(const Shape& shape,
     config.num_threads = 32 * warps;
     config.num_stages = stages;
     config.tile.n = 16 * warps;
-    const auto layout = foveal::cuda::decode::shared_layout(
-        foveal::cuda::decode::headdim_tile(geometry), static_cast<int>(config.tile.m),
-        static_cast<int>(warps), static_cast<int>(stages),
-        config.num_splits > 1 ? static_cast<int>(config.num_splits) : 0,
-        blocks > 0 ? static_cast<int>(shape.batch) : 0);
-    const int rows = static_cast<int>(geometry.seqlen_q * geometry.qhead_per_khead);
-    const auto direct = foveal::cuda::decode::direct_layout(
-        foveal::cuda::decode::headdim_tile(geometry), rows, static_cast<int>(warps),
-        static_cast<int>(stages), static_cast<int>(config.num_splits));
-    if (std::max(layout.total, direct.total) > device.smem_per_block_bytes) return;
+    auto needs = foveal::cuda::decode::cluster_needs(geometry, config.tile.m, config.num_splits);
+    needs.batch_prefix = blocks > 0 ? static_cast<int>(shape.batch) : 0;
+    needs.shared_blocks = needs.direct_rows > 0 ? static_cast<int>(blocks) : 0;
+    const foveal::cuda::decode::Ring ring{static_cast<int>(warps), static_cast<int>(stages)};
+    if (!foveal::cuda::decode::fits(needs, ring, device.smem_per_block_bytes)) return;
     foveal::cuda::decode::size_workspace(config, geometry);
     list.push_back(config);
   };

@@ -257,12 +257,13 @@ TEST(CudaDecodePlan, EveryShapeFitsInTheSharedMemoryOfSmallGpus) {
 
 /// Clusters, whose plan has room for both kernels too.
 TEST(CudaDecodePlan, ClustersOfLengthsOnTheDeviceFitInTheSharedMemoryOfSmallGpus) {
+  int num_clusters = 0;
   for (const char* name : {"sm_90", "sm_120"}) {
     const DeviceInfo device = *device_from_name(name);
     for (const int headdim : {64, 128, 256}) {
       for (const std::int64_t batch : {2, 3, 5, 16, 64}) {
         for (const std::int64_t nheads_k : {2, 8}) {
-          for (const std::int64_t seqlen_k : {64, 300, 2048, 8192}) {
+          for (const std::int64_t seqlen_k : {64, 300, 2048, 8192, 32768}) {
             for (const bool invariant : {false, true}) {
               AttentionProblem problem =
                   decode_problem(batch, 4 * nheads_k, nheads_k, seqlen_k, headdim);
@@ -270,6 +271,7 @@ TEST(CudaDecodePlan, ClustersOfLengthsOnTheDeviceFitInTheSharedMemoryOfSmallGpus
               problem.batch_invariant = invariant;
               const planner::KernelConfig config = configure(problem, device);
               if (config.num_blocks > 0) continue;
+              num_clusters += config.cluster_size > 1 ? 1 : 0;
               const int warps = static_cast<int>(config.num_threads / 32);
               const int stages = static_cast<int>(config.num_stages);
               const int splits = static_cast<int>(config.num_splits);
@@ -285,6 +287,7 @@ TEST(CudaDecodePlan, ClustersOfLengthsOnTheDeviceFitInTheSharedMemoryOfSmallGpus
       }
     }
   }
+  EXPECT_GT(num_clusters, 100);
 }
 
 /// Lengths far apart, which blocks share evenly: the plan has room for both kernels.

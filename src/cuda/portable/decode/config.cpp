@@ -33,12 +33,12 @@ constexpr std::int64_t kMinSplitKeys = 128;
 /// Clusters take as long as the longest sequence, work that is shared as long as all together.
 constexpr double kExpectedShare = 0.75;
 
-/// What a sequence of the cache's length, alone among short ones, may take in a cluster: the time
-/// at which clusters and shared work were measured alike for lengths that are spread
+/// What a sequence of the cache's length, alone among short ones, may take in a cluster: with
+/// lengths spread, clusters took as long as shared work at 15 and 31 us, a tenth more at 62
 /// (bench/results/h200/decode_lengths-eac0a67.txt, as the next three).
 constexpr double kMaxLoneUs = 32;
 
-/// What sharing the work costs beyond a block a head.
+/// What sharing the work costs beyond a block a head, about.
 constexpr double kSharingUs = 3.5;
 
 /// The ring of blocks of clusters two of which share a multiprocessor.
