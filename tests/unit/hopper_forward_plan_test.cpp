@@ -133,6 +133,32 @@ TEST(HopperForwardPlan, PackedTilesAreBounded) {
   EXPECT_EQ(schedule.num_tiles, (1000 / 128 + 7) * 16);
 }
 
+TEST(HopperForwardPlan, PackedHeadsShareTheCacheWithTheirKeys) {
+  const auto section_of = [](std::int64_t tokens, std::int64_t nheads_q, std::int64_t nheads_k) {
+    AttentionProblem problem = prefill(1, 1, nheads_q, nheads_k);
+    problem.q = problem.out = TensorSpec::contiguous(DType::kFloat16, {tokens, nheads_q, 128});
+    problem.k = problem.v = TensorSpec::contiguous(DType::kFloat16, {tokens, nheads_k, 128});
+    problem.cu_seqlens_q = problem.cu_seqlens_k = TensorSpec::contiguous(DType::kInt32, {5});
+    return hopper::forward_schedule(problem, make_geometry(problem), h200().num_sms).section;
+  };
+  EXPECT_EQ(section_of(1000, 32, 32), 32) << "all of them";
+  EXPECT_EQ(section_of(16384, 32, 32), 4);
+  EXPECT_EQ(section_of(16384, 32, 8), 16) << "four KV heads and their groups";
+  EXPECT_EQ(section_of(1 << 20, 32, 8), 4) << "a group, though its keys do not fit";
+  EXPECT_EQ(section_of(0, 32, 8), 32);
+
+  // What a cache has room for says little of what is used.
+  AttentionProblem cached = paged(64);
+  cached.q = cached.out = TensorSpec::contiguous(DType::kFloat16, {1000, 8, 128});
+  cached.cu_seqlens_q = TensorSpec::contiguous(DType::kInt32, {cached.block_table.shape[0] + 1});
+  cached.k = cached.v =
+      TensorSpec::contiguous(DType::kFloat16, {1 << 16, 64, cached.k.shape[2], 128});
+  const hopper::ForwardSchedule schedule =
+      hopper::forward_schedule(cached, make_geometry(cached), h200().num_sms);
+  EXPECT_TRUE(schedule.packed);
+  EXPECT_EQ(schedule.section, 8);
+}
+
 TEST(HopperForwardPlan, RunsOnHopperAlone) {
   EXPECT_TRUE(kHopperForward.usable(h200()));
   EXPECT_EQ(kHopperForward.usable(*device_from_name("sm_100")).message(),

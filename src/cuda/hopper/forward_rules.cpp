@@ -78,6 +78,14 @@ Status check_counts(const ForwardLimits& limits, const AttentionProblem& problem
   return Status::ok();
 }
 
+/// How many of `pairs` that each draw `bytes` of keys and values are begun side by side: sections
+/// are alike, since a last one of few would end with long tiles on few multiprocessors.
+std::int64_t section_of(std::int64_t pairs, std::int64_t bytes) {
+  const std::int64_t sections = clamp_to<std::int64_t>(ceil_div(pairs * bytes, kSectionBytes), 1,
+                                                       max_of<std::int64_t>(pairs, 1));
+  return max_of<std::int64_t>(ceil_div(pairs, sections), 1);
+}
+
 }  // namespace
 
 Status check_forward(const ForwardLimits& limits, const AttentionProblem& problem,
@@ -106,6 +114,8 @@ void plan_stand_in(const AttentionProblem& problem, const AttentionGeometry& geo
 
 ForwardSchedule schedule_tiles(const AttentionProblem& problem, const AttentionGeometry& geometry,
                                int tile_m) {
+  const std::int64_t key_bytes =
+      (geometry.headdim + geometry.headdim_v) * dtype_bytes(problem.k.dtype);
   ForwardSchedule schedule;
   schedule.tile_m = tile_m;
   schedule.packed = geometry.packed_q;
@@ -114,15 +124,16 @@ ForwardSchedule schedule_tiles(const AttentionProblem& problem, const AttentionG
     const std::int64_t m_blocks =
         geometry.total_q / tile_m + min_of(geometry.batch, geometry.total_q);
     schedule.num_tiles = static_cast<std::int32_t>(m_blocks * geometry.nheads_q);
+    // How many keys of a cache are used is not known here.
+    const std::int64_t keys = geometry.packed_k ? geometry.total_k : 0;
+    schedule.section = static_cast<std::int32_t>(section_of(geometry.nheads_k, keys * key_bytes) *
+                                                 geometry.qhead_per_khead);
     return schedule;
   }
   const std::int64_t pairs = geometry.batch * geometry.nheads_q;
-  const std::int64_t bytes = geometry.seqlen_k * (geometry.headdim + geometry.headdim_v) *
-                             dtype_bytes(problem.k.dtype) / geometry.qhead_per_khead;
-  const std::int64_t sections = clamp_to<std::int64_t>(ceil_div(pairs * bytes, kSectionBytes), 1,
-                                                       max_of<std::int64_t>(pairs, 1));
+  const std::int64_t bytes = geometry.seqlen_k * key_bytes / geometry.qhead_per_khead;
   schedule.m_blocks = static_cast<std::int32_t>(ceil_div<std::int64_t>(geometry.seqlen_q, tile_m));
-  schedule.section = static_cast<std::int32_t>(ceil_div(pairs, sections));
+  schedule.section = static_cast<std::int32_t>(section_of(pairs, bytes));
   schedule.num_tiles = static_cast<std::int32_t>(schedule.m_blocks * pairs);
   return schedule;
 }

@@ -16,8 +16,8 @@ namespace foveal::cuda::hopper {
 struct ForwardSchedule {
   std::int32_t tile_m = 0;
   std::int32_t m_blocks = 0;  ///< Dense q: tiles of a sequence and head.
-  /// Dense q: (sequence, head) pairs whose tiles are begun side by side: as many as share the L2
-  /// cache with their keys.
+  /// (Sequence, head) pairs whose tiles are begun side by side: as many as share the L2 cache with
+  /// their keys. Packed q: heads, each of all sequences.
   std::int32_t section = 1;
   std::int32_t num_tiles = 0;  ///< Packed q: an upper bound.
   bool packed = false;

@@ -19,52 +19,57 @@ struct TilePlace {
   std::int32_t m_block;
 };
 
-/// Packed sequences, tile row by tile row from the longest sequence's last down: all sequences that
-/// have an m_block of that number, and all heads of each. Tiles are asked for in rising order. All
-/// lanes of the dealing warp call it alike.
+/// Packed sequences: sections of heads; within one, tile row by tile row from the longest
+/// sequence's last down, all sequences that have an m_block of that number, and all heads of each.
+/// Tiles are asked for in rising order. All lanes of the dealing warp call it alike.
 class PackedTiles {
  public:
   FOVEAL_DEVICE explicit PackedTiles(const ForwardArgs& args) : args_(args) {
     if (!args.schedule.packed) return;
     for (std::int32_t first = 0; first < args.attention.batch; first += 32) {
-      level_ = max_of<std::int32_t>(level_, __reduce_max_sync(~0u, blocks(first)) - 1);
+      blocks_of_head_ += __reduce_add_sync(~0u, blocks(first));
     }
-    if (level_ >= 0) count_ = count_of(level_);
   }
 
-  /// False past the last tile.
-  FOVEAL_DEVICE bool find(std::int32_t index, TilePlace& tile) {
-    const std::int32_t heads = args_.attention.nheads_q;
-    std::int32_t rank = index / heads;
+  /// The tile that comes `index`-th, of total().
+  FOVEAL_DEVICE TilePlace find(std::int32_t index) {
+    const std::int32_t section = args_.schedule.section;
+    const std::int32_t first_head = index / (blocks_of_head_ * section) * section;
+    if (first_head != first_head_) begin_section(first_head);
+    const std::int32_t width = min_of(section, args_.attention.nheads_q - first_head);
+    const std::int32_t rest = index - first_head * blocks_of_head_;
+    std::int32_t rank = rest / width;
     while (rank >= before_ + count_) {
-      if (--level_ < 0) return false;
       before_ += count_;
-      count_ = count_of(level_);
+      count_ = count_of(--level_);
     }
     rank -= before_;
-    tile.head = index % heads;
-    tile.m_block = level_;
+    TilePlace tile{.b = 0, .head = first_head + rest % width, .m_block = level_};
     for (std::int32_t first = 0;; first += 32) {
       const unsigned there = __ballot_sync(~0u, blocks(first) > level_);
       const int found = __popc(there);
       if (rank < found) {
         tile.b = first + static_cast<std::int32_t>(__fns(there, 0, rank + 1));
-        return true;
+        return tile;
       }
       rank -= found;
     }
   }
 
   /// Of all sequences and heads.
-  FOVEAL_DEVICE std::int32_t total() const {
-    std::int32_t sum = 0;
-    for (std::int32_t first = 0; first < args_.attention.batch; first += 32) {
-      sum += __reduce_add_sync(~0u, blocks(first));
-    }
-    return sum * args_.attention.nheads_q;
-  }
+  FOVEAL_DEVICE std::int32_t total() const { return blocks_of_head_ * args_.attention.nheads_q; }
 
  private:
+  FOVEAL_DEVICE void begin_section(std::int32_t first_head) {
+    first_head_ = first_head;
+    std::int32_t most = 0;
+    for (std::int32_t first = 0; first < args_.attention.batch; first += 32) {
+      most = max_of<std::int32_t>(most, __reduce_max_sync(~0u, blocks(first)));
+    }
+    level_ = most - 1;
+    before_ = 0;
+    count_ = count_of(level_);
+  }
   /// m_blocks of the lane's sequence among the 32 from `first` on.
   FOVEAL_DEVICE std::int32_t blocks(std::int32_t first) const {
     const std::int32_t b = first + static_cast<std::int32_t>(threadIdx.x) % 32;
@@ -84,7 +89,9 @@ class PackedTiles {
   }
 
   const ForwardArgs& args_;
-  std::int32_t level_ = -1;
+  std::int32_t blocks_of_head_ = 0;  ///< m_blocks of all sequences.
+  std::int32_t first_head_ = -1;     ///< Of the section.
+  std::int32_t level_ = 0;
   std::int32_t before_ = 0;  ///< Sequences of the levels above.
   std::int32_t count_ = 0;   ///< Sequences of this level.
 };
@@ -128,8 +135,7 @@ class TileDealer {
   /// False past the last tile. Indices are rising.
   FOVEAL_DEVICE bool find(std::int32_t index, TilePlace& tile) {
     if (index >= total_) return false;
-    if (args_.schedule.packed) return packed_.find(index, tile);
-    tile = find_dense_tile(args_, index);
+    tile = args_.schedule.packed ? packed_.find(index) : find_dense_tile(args_, index);
     return true;
   }
 
