@@ -256,15 +256,26 @@ TEST(HopperBackwardPlan, PackedSequencesDoNotShareTilesOfDq) {
   }
 }
 
-TEST(HopperBackwardPlan, EveryTileOfKeysComesOnceTheFirstOfAHeadFirst) {
+// A tile that waits for its turn then waits for one that came before it.
+TEST(HopperBackwardPlan, EveryTileOfKeysComesOnceInTheOrderOfItsPair) {
+  constexpr std::int32_t kBlocks = 6;
+  constexpr std::int32_t kPairs = 8;
   for (const std::int32_t section : {1, 3, 5, 8}) {
-    const bwd::KeyTileOrder order{.blocks = 6, .pairs = 8, .section = section};
-    std::vector<std::int32_t> next(8, 0);
-    for (std::uint32_t index = 0; index < 48; ++index) {
-      const bwd::KeyTilePlace tile = bwd::key_tile_place(order, index);
-      ASSERT_EQ(tile.block, next.at(static_cast<std::size_t>(tile.pair))++);
+    for (const std::int32_t falling_pairs : {0, 1, 4, 7}) {
+      const bwd::KeyTileOrder order{.blocks = kBlocks,
+                                    .pairs = kPairs,
+                                    .section = section,
+                                    .falling_pairs = falling_pairs,
+                                    .falling_section = 9 - section};
+      std::vector<std::int32_t> count(kPairs, 0);
+      for (std::uint32_t index = 0; index < kPairs * kBlocks; ++index) {
+        const bwd::KeyTilePlace tile = bwd::key_tile_place(order, index);
+        const std::int32_t before = count.at(static_cast<std::size_t>(tile.pair))++;
+        ASSERT_EQ(tile.falling, tile.pair < falling_pairs);
+        ASSERT_EQ(tile.block, tile.falling ? kBlocks - 1 - before : before);
+      }
+      for (const std::int32_t of_pair : count) EXPECT_EQ(of_pair, kBlocks);
     }
-    for (const std::int32_t count : next) EXPECT_EQ(count, 6);
   }
 }
 
@@ -277,22 +288,27 @@ TEST(HopperBackwardPlan, TurnsCountTheTilesThatAddBefore) {
   for (int round = 0; round < 6000; ++round) {
     const bwd::BackwardTile tile =
         round % 2 == 0 ? bwd::BackwardHdim128::tile : bwd::BackwardHdim64::tile;
+    const bool falling = round % 4 < 2;
     const std::int32_t left = draw(2) == 0 ? kUnbounded : draw(400);
     const std::int32_t right = draw(2) == 0 ? kUnbounded : draw(1) * draw(200);
     const algorithm::BasicMask<std::int32_t> mask{draw(900), draw(900), {left, right}};
     const algorithm::Mask wide{mask.seqlen_q, mask.seqlen_k, {left, right}};
     const std::int32_t leftpad = draw(1) * draw(300);
     std::vector<std::int32_t> added(static_cast<std::size_t>(mask.seqlen_q / tile.m + 1), 0);
-    for (std::int32_t block = 0; block * tile.n < mask.seqlen_k + leftpad; ++block) {
+    const std::int32_t blocks = ceil_div(mask.seqlen_k + leftpad, tile.n);
+    for (std::int32_t place = 0; place < blocks; ++place) {
+      const std::int32_t block = falling ? blocks - 1 - place : place;
+      const bwd::DqTurns turns = bwd::dq_turns(tile, mask, leftpad, block, falling);
       const std::int64_t first = block * tile.n - leftpad;
       const algorithm::BlockRange rows = algorithm::m_block_range(
           wide, algorithm::intersect({first, first + tile.n}, {0, mask.seqlen_k}), tile.m);
       for (std::int64_t m = rows.visit.min; m < rows.visit.max; ++m) {
         const auto m_block = static_cast<std::int32_t>(m);
-        ASSERT_EQ(bwd::dq_turn(tile, mask, leftpad, block, m_block * tile.m),
+        ASSERT_EQ(bwd::dq_turn(tile, turns, falling ? 1 : -1, m_block * tile.m),
                   added.at(static_cast<std::size_t>(m))++)
-            << mask.seqlen_q << " x " << mask.seqlen_k << ", window " << left << ", " << right
-            << ", leftpad " << leftpad << ", tile " << block << ", rows from " << m_block * tile.m;
+            << (falling ? "falling, " : "rising, ") << mask.seqlen_q << " x " << mask.seqlen_k
+            << ", window " << left << ", " << right << ", leftpad " << leftpad << ", tile " << block
+            << ", rows from " << m_block * tile.m;
       }
     }
     for (std::int32_t m_block = 0; m_block * tile.m < mask.seqlen_q; ++m_block) {
@@ -312,36 +328,87 @@ TEST(HopperBackwardPlan, SectionsAreAlike) {
       for (TensorSpec* spec : {&p.q, &p.k, &p.v, &p.out, &p.dout, &p.dq, &p.dk, &p.dv}) {
         *spec = TensorSpec::contiguous(DType::kBFloat16, {1, 4096, nheads, 128});
       }
-      const std::int32_t section = bwd::key_tile_order(make_geometry(p), deterministic).section;
-      const std::int64_t last = nheads - (nheads - 1) / section * section;
-      EXPECT_GE(last + (nheads - 1) / section, section) << nheads;
+      const bwd::KeyTileOrder order = bwd::key_tile_order(make_geometry(p), deterministic);
+      const auto expect_alike = [&](std::int64_t pairs, std::int64_t section) {
+        const std::int64_t last = pairs - (pairs - 1) / section * section;
+        EXPECT_GE(last + (pairs - 1) / section, section) << nheads;
+      };
+      if (order.falling_pairs > 0) expect_alike(order.falling_pairs, order.falling_section);
+      expect_alike(nheads - order.falling_pairs, order.section);
     }
   }
 }
 
-TEST(HopperBackwardPlan, LongRowsHaveFewHeadsSideBySide) {
-  const auto section = [](std::int64_t seqlen) {
-    const AttentionProblem p = dense_problem(seqlen);
-    return bwd::key_tile_order(make_geometry(p), /*deterministic=*/false).section;
+struct OrderCase {
+  std::int64_t seqlen;
+  std::int64_t headdim;
+  std::int64_t nheads_q;
+  std::int64_t nheads_k;
+  bool causal = true;
+  bool packed = false;  ///< Four documents of seqlen.
+};
+
+bwd::KeyTileOrder order_of(const OrderCase& c, bool deterministic) {
+  AttentionProblem p = dense_problem(c.seqlen, c.headdim);
+  p.causal = c.causal;
+  const auto shape = [&](std::int64_t heads) {
+    if (c.packed) return TensorSpec::contiguous(DType::kBFloat16, {4 * c.seqlen, heads, c.headdim});
+    return TensorSpec::contiguous(DType::kBFloat16, {1, c.seqlen, heads, c.headdim});
   };
-  EXPECT_EQ(section(64), 4) << "all pairs";
-  EXPECT_EQ(section(1 << 20), 1);
-  EXPECT_GE(section(4096), section(16384));
+  for (TensorSpec* spec : {&p.q, &p.out, &p.dout, &p.dq}) *spec = shape(c.nheads_q);
+  for (TensorSpec* spec : {&p.k, &p.v, &p.dk, &p.dv}) *spec = shape(c.nheads_k);
+  if (c.packed) {
+    p.cu_seqlens_q = p.cu_seqlens_k = TensorSpec::contiguous(DType::kInt32, {5});
+    p.max_seqlen_q = p.max_seqlen_k = c.seqlen;
+  }
+  return bwd::key_tile_order(make_geometry(p), deterministic);
 }
 
-// Tiles that add in turn wait for one another once a pair: the fewer of a pair run, the less.
-TEST(HopperBackwardPlan, TilesThatAddInTurnAreOfManyHeads) {
-  const auto section = [](std::int64_t seqlen, std::int64_t headdim) {
-    AttentionProblem p = dense_problem(seqlen, headdim);
-    for (TensorSpec* spec : {&p.q, &p.k, &p.v, &p.out, &p.dout, &p.dq, &p.dk, &p.dv}) {
-      *spec = TensorSpec::contiguous(DType::kBFloat16, {1, seqlen, 32, headdim});
+// As many as the L2 cache holds, but tiles enough for all blocks, and sections that are alike.
+TEST(HopperBackwardPlan, SectionsFillTheCacheAndTheBlocks) {
+  const auto section = [](const OrderCase& c) { return order_of(c, false).section; };
+  EXPECT_EQ(section({4096, 128, 32, 8}), 8);
+  EXPECT_EQ(section({8192, 128, 32, 8}), 4);
+  EXPECT_EQ(section({16384, 128, 32, 8}), 2);
+  EXPECT_EQ(section({4096, 128, 32, 8, true, true}), 8);
+  EXPECT_EQ(section({4096, 192, 16, 8}), 2) << "three would fit";
+  EXPECT_EQ(section({4096, 256, 16, 8}), 2);
+  EXPECT_EQ(section({1 << 20, 256, 16, 8}), 1);
+  EXPECT_EQ(section({64, 128, 8, 8, false}), 8) << "all pairs";
+}
+
+// As many rise as give all blocks work twice over, where that leaves half to fall.
+TEST(HopperBackwardPlan, TilesOfCausalHeadsWithoutGroupsFall) {
+  for (const auto& [seqlen, headdim, rising, falling_section] :
+       {std::array{1024, 64, 16, 16}, std::array{4096, 64, 8, 12}, std::array{16384, 64, 2, 5},
+        std::array{4096, 128, 8, 8}, std::array{8192, 96, 4, 4}, std::array{16384, 128, 2, 2}}) {
+    for (const bool deterministic : {false, true}) {
+      const bwd::KeyTileOrder order = order_of({seqlen, headdim, 32, 32}, deterministic);
+      EXPECT_TRUE(order.by_rows);
+      EXPECT_EQ(order.falling_pairs, 32 - rising) << seqlen << " x " << headdim;
+      EXPECT_EQ(order.section, rising) << seqlen << " x " << headdim;
+      EXPECT_EQ(order.falling_section, falling_section) << seqlen << " x " << headdim;
     }
-    return bwd::key_tile_order(make_geometry(p), /*deterministic=*/true).section;
-  };
-  EXPECT_EQ(section(8192, 128), 16);
-  EXPECT_EQ(section(16384, 128), 8);
-  EXPECT_EQ(section(8192, 256), 8) << "half as many clusters as blocks";
-  EXPECT_EQ(section(16384, 256), 4);
+  }
+  EXPECT_EQ(order_of({4096, 128, 1, 1}, true).falling_pairs, 0);
+  EXPECT_EQ(order_of({4096, 128, 2, 2}, true).falling_pairs, 1);
+  EXPECT_EQ(order_of({4096, 128, 3, 3}, true).falling_pairs, 2);
+
+  EXPECT_EQ(order_of({4096, 128, 32, 8}, true).falling_pairs, 0) << "groups";
+  EXPECT_EQ(order_of({4096, 256, 32, 32}, true).falling_pairs, 0) << "wide";
+  // Where nobody waits for a turn, only the balance of a causal mask counts.
+  for (const OrderCase& c :
+       {OrderCase{4096, 128, 32, 32, false, false}, OrderCase{4096, 128, 32, 32, true, true}}) {
+    EXPECT_EQ(order_of(c, false).falling_pairs, 0);
+    EXPECT_FALSE(order_of(c, false).by_rows);
+    EXPECT_EQ(order_of(c, true).falling_pairs, 24);
+  }
+}
+
+TEST(HopperBackwardPlan, WideTilesThatAddInTurnAreOfManyHeads) {
+  EXPECT_EQ(order_of({4096, 256, 16, 8}, true).section, 4);
+  EXPECT_EQ(order_of({16384, 256, 16, 8}, true).section, 4);
+  EXPECT_EQ(order_of({16384, 256, 16, 8}, false).section, 1);
 }
 
 }  // namespace

@@ -22,16 +22,23 @@ constexpr std::int64_t kMaxTiles = std::int64_t{1} << 30;
 /// Bytes of L2 cache that q, dout and dq's sums of one section of heads may fill.
 constexpr std::int64_t kSectionBytes = 40 << 20;
 
-/// Pairs side by side where tiles add to dq in turn: of each, so many tiles run at a time as the
-/// device has multiprocessors for it, and the last of those waits for all others once. In pairs of
-/// many tiles that is little, and fewer pairs share the L2 cache better ("Measured" in
-/// docs/kernels/hopper_bwd.md and hopper_bwd_wide.md).
-constexpr std::int64_t kOrderedSection = 16;
-constexpr std::int64_t kOrderedSectionOfLongPairs = 8;
-constexpr std::int64_t kLongPairTiles = 128;
-constexpr std::int64_t ordered_section(const BackwardTile& tile, std::int64_t tiles_of_pair) {
-  const bool is_long = tiles_of_pair >= kLongPairTiles;
-  return (is_long ? kOrderedSectionOfLongPairs : kOrderedSection) / tile.blocks;
+/// Tiles of a section, at least: with fewer, blocks that are done with it begin the long tiles of
+/// the next while its own are under way, and at the end some have nothing to do. Wide heads fill
+/// the cache before that ("Measured" in docs/kernels/hopper_bwd.md and hopper_bwd_wide.md).
+constexpr std::int64_t kSectionTiles = 256;
+constexpr std::int64_t kWideSectionTiles = 64;
+/// Pairs of a section, at least, where wide tiles add to dq in turn: each waits for those of its
+/// pair, and so less where more pairs run side by side.
+constexpr std::int64_t kOrderedWideSection = 4;
+
+/// Pairs of a section of at most `most`, if possible the same in all: a last section of few would
+/// end with long tiles on few multiprocessors.
+std::int32_t even_section(std::int64_t pairs, std::int64_t most) {
+  const std::int64_t fewest = max_of<std::int64_t>(ceil_div(pairs, most), 1);
+  std::int64_t sections = fewest;
+  while (sections < 2 * fewest && pairs % sections != 0) ++sections;
+  if (pairs % sections != 0) sections = fewest;
+  return static_cast<std::int32_t>(max_of<std::int64_t>(ceil_div(pairs, sections), 1));
 }
 
 /// Share of the device's rate that the products reach, causal and 16K (docs/kernels/hopper_bwd.md).
@@ -68,21 +75,35 @@ KeyTileOrder key_tile_order(const AttentionGeometry& geometry, bool deterministi
   const std::int64_t pairs = (geometry.packed_k ? 1 : geometry.batch) * geometry.nheads_k;
   const std::int64_t rows = geometry.packed_q ? geometry.total_q / batch : geometry.seqlen_q;
   const std::int64_t keys = geometry.packed_k ? geometry.total_k / batch : geometry.seqlen_k;
+  const std::int64_t tiles = max_of<std::int64_t>(ceil_div<std::int64_t>(keys, tile.n), 1);
+  const std::int64_t blocks =
+      geometry.packed_k ? key_tiles(geometry) : ceil_div<std::int64_t>(keys, tile.n);
+  KeyTileOrder order{.blocks = static_cast<std::int32_t>(blocks),
+                     .pairs = static_cast<std::int32_t>(pairs),
+                     .by_rows = deterministic};
   // q and dout in 16 bits, dq's sums in 32.
   const std::int64_t bytes = rows * geometry.qhead_per_khead * tile.d * 8;
-  std::int64_t section = kSectionBytes / max_of<std::int64_t>(bytes, 1);
-  // Tiles that add in turn have the same rows at the same time, which then are in the cache.
-  if (deterministic) {
-    section = max_of(section, ordered_section(tile, ceil_div<std::int64_t>(keys, tile.n)));
+  const std::int64_t fitting =
+      max_of<std::int64_t>(kSectionBytes / max_of<std::int64_t>(bytes, 1), 1);
+  const std::int64_t wanted = ceil_div(tile.is_wide() ? kWideSectionTiles : kSectionTiles, tiles);
+  // Falling, no tile of a causal mask waits for its turn, since those before it are rows ahead. But
+  // the longest begin last, so that the last pairs come rising. Groups of heads make each tile so
+  // long that too many pairs are under way for the cache.
+  const bool causal = geometry.window.right < geometry.seqlen_k;
+  const bool falls = pairs > 1 && geometry.qhead_per_khead == 1 && !tile.is_wide() &&
+                     (deterministic || (causal && !geometry.packed_k));
+  if (falls) {
+    const std::int64_t rising = min_of(wanted, pairs / 2);
+    order.section = static_cast<std::int32_t>(rising);
+    order.falling_pairs = static_cast<std::int32_t>(pairs - rising);
+    order.falling_section = even_section(pairs - rising, fitting);
+    order.by_rows = true;
+    return order;
   }
-  section = clamp_to<std::int64_t>(section, 1, max_of<std::int64_t>(pairs, 1));
-  // All alike: a last section of few heads would end with long tiles on few multiprocessors.
-  const std::int64_t sections = max_of<std::int64_t>(ceil_div(pairs, section), 1);
-  const std::int64_t blocks =
-      geometry.packed_k ? key_tiles(geometry) : ceil_div<std::int64_t>(geometry.seqlen_k, tile.n);
-  return {.blocks = static_cast<std::int32_t>(blocks),
-          .pairs = static_cast<std::int32_t>(pairs),
-          .section = static_cast<std::int32_t>(max_of<std::int64_t>(ceil_div(pairs, sections), 1))};
+  std::int64_t most = max_of(fitting, wanted);
+  if (deterministic && tile.is_wide()) most = max_of(most, kOrderedWideSection);
+  order.section = even_section(pairs, most);
+  return order;
 }
 
 Status supports(const AttentionProblem& problem, const AttentionGeometry& geometry,

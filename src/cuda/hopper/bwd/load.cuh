@@ -180,7 +180,7 @@ FOVEAL_DEVICE void add_dq(const GradientArgs& args, typename Shape::SharedMemory
       int turn = 0;
       bool first;
       if (args.turns != nullptr) {
-        turn = dq_turn(kTile, work.mask, work.leftpad, work.key_block, rows.block * kTile.m);
+        turn = dq_turn(kTile, work.turns, work.row_step, rows.block * kTile.m);
         first = turn == 0;
         if (in_turn) in_turn = await_turn(args.turns + tile, turn);
       } else {

@@ -24,9 +24,8 @@ struct BlockWork {
   std::int32_t start;           ///< The first of a head's tiles to come, from visit.min on.
   std::int32_t first_head;      ///< Query head.
   std::int32_t first_row_tile;  ///< The sequence's first among dq's sums.
-  std::int32_t key_block;       ///< Of the sequence.
-  std::int32_t leftpad;
-  bool backwards;        ///< From the last tile of rows to the first.
+  DqTurns turns;
+  std::int8_t row_step;  ///< See RowTiles.
   bool none;             ///< Nothing is left to do.
   std::uint32_t parity;  ///< Of k_full and v_full, and which tile holds k, where there are steps.
   algorithm::BasicMask<std::int32_t> mask;
@@ -114,20 +113,21 @@ struct GradientShape {
 };
 
 /// The tiles of rows in the order in which they stream past: head after head, from work.start round
-/// to it, or from the last to the first, each of all heads.
+/// to it. Where tiles of keys add to them in turn, each for all heads: work.row_step is then 1,
+/// from the first on, where tiles of keys come falling, and -1, from the last, where they come
+/// rising.
 struct RowTiles {
   int head;
   int block;
 
   FOVEAL_DEVICE explicit RowTiles(const BlockWork& work)
-      : head(work.first_head),
-        block(work.backwards ? work.blocks.visit.max - 1 : work.blocks.visit.min + work.start) {}
+      : head(work.first_head), block(work.blocks.visit.min + work.start) {}
 
   FOVEAL_DEVICE void advance(const BlockWork& work) {
-    if (work.backwards) {
+    if (work.row_step != 0) {
       if (++head < work.first_head + work.heads) return;
       head = work.first_head;
-      --block;
+      block += work.row_step;
     } else {
       if (++block == work.blocks.visit.max) block = work.blocks.visit.min;
       if (block == work.blocks.visit.min + work.start) ++head;

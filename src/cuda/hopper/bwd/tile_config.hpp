@@ -168,37 +168,71 @@ static_assert(BackwardHdim64::tile.is_possible() && BackwardHdim96::tile.is_poss
 }
 
 /// In which order blocks take tiles of keys: sections of pairs of a sequence (packed k: of all
-/// together) and a KV head; within a section tile by tile from the first, the longest under a
-/// causal mask. A tile never comes before another of its pair that has fewer keys before it.
+/// together) and a KV head; within a section tile by tile, rising from the first, the longest under
+/// a causal mask, or falling from the last.
 struct KeyTileOrder {
   std::int32_t blocks = 0;  ///< Tiles of a pair. Packed: at most so many are listed.
   std::int32_t pairs = 0;
-  std::int32_t section = 1;  ///< Pairs.
+  std::int32_t section = 1;          ///< Pairs whose tiles come rising.
+  std::int32_t falling_pairs = 0;    ///< They come before the others.
+  std::int32_t falling_section = 1;  ///< Pairs.
+  bool by_rows = false;              ///< How rows stream past: see RowTiles.
 };
 
 struct KeyTilePlace {
   std::int32_t pair;
   std::int32_t block;  ///< Tile of keys of the sequence. Packed: its number in the list.
+  bool falling;        ///< It comes before the tiles of its pair that have smaller numbers.
 };
 
 /// The tile that comes `index`-th.
 [[nodiscard]] FOVEAL_HOST_DEVICE constexpr KeyTilePlace key_tile_place(const KeyTileOrder& order,
                                                                        std::uint32_t index) {
   const auto blocks = static_cast<std::uint32_t>(order.blocks);
-  const auto section = static_cast<std::uint32_t>(order.section);
-  const std::uint32_t first = index / (section * blocks) * section;
-  const std::uint32_t width = min_of(section, static_cast<std::uint32_t>(order.pairs) - first);
+  const auto falling_pairs = static_cast<std::uint32_t>(order.falling_pairs);
+  const bool falling = index < falling_pairs * blocks;
+  const std::uint32_t begin = falling ? 0 : falling_pairs;
+  const auto end = falling ? falling_pairs : static_cast<std::uint32_t>(order.pairs);
+  const auto section = static_cast<std::uint32_t>(falling ? order.falling_section : order.section);
+  const std::uint32_t first = begin + (index - begin * blocks) / (section * blocks) * section;
+  const std::uint32_t width = min_of(section, end - first);
   const std::uint32_t rest = index - first * blocks;
-  return {static_cast<std::int32_t>(first + rest % width), static_cast<std::int32_t>(rest / width)};
+  const std::uint32_t place = rest / width;
+  return {static_cast<std::int32_t>(first + rest % width),
+          static_cast<std::int32_t>(falling ? blocks - 1 - place : place), falling};
 }
 
-/// How many tiles of keys before tile `block` of the sequence add to dq of the rows from
-/// `first_row` on, to which tile `block` adds: from the first that those rows see to `block`.
-/// `leftpad` rows lie before key 0.
-[[nodiscard]] FOVEAL_HOST_DEVICE constexpr std::int32_t dq_turn(
+/// What a tile of keys knows its turn by to add to a tile of rows: how many tiles add there before
+/// it. Those lie between the rows' first key and its own where tiles come rising, between its own
+/// and the rows' last key where they come falling. That distance in keys shrinks, or grows, row by
+/// row, up to where the sequence ends.
+struct DqTurns {
+  std::int32_t base;  ///< With row 0.
+  std::int32_t most;
+};
+
+/// Of tile `block` of a sequence whose key 0 has `leftpad` rows before it.
+[[nodiscard]] FOVEAL_HOST_DEVICE constexpr DqTurns dq_turns(
     const BackwardTile& tile, const algorithm::BasicMask<std::int32_t>& mask, std::int32_t leftpad,
-    std::int32_t block, std::int32_t first_row) {
-  return block - (mask.first_key(first_row) + leftpad) / tile.n;
+    std::int32_t block, bool falling) {
+  // Sides as wide as the sequence are as good as none, and their sums don't overflow.
+  const std::int32_t first_key = block * tile.n - leftpad;
+  if (!falling) {
+    const std::int32_t last_key = first_key + tile.n - 1;
+    const std::int32_t left = min_of(mask.window.left, mask.seqlen_k);
+    return {last_key - mask.shift() + left, last_key};
+  }
+  const std::int32_t right = min_of(mask.window.right, mask.seqlen_q);
+  return {tile.m - 1 + mask.shift() + right - first_key, mask.seqlen_k - 1 - first_key};
+}
+
+/// At the tile of rows from `first_row` on, to which the tile of keys adds. `row_step` is 1 where
+/// tiles of keys come falling, -1 where they come rising.
+[[nodiscard]] FOVEAL_HOST_DEVICE constexpr std::int32_t dq_turn(const BackwardTile& tile,
+                                                                const DqTurns& turns,
+                                                                std::int32_t row_step,
+                                                                std::int32_t first_row) {
+  return min_of(turns.base + row_step * first_row, turns.most) / tile.n;
 }
 
 /// How many tiles of keys add to dq of the tile of rows from `first_row` on.

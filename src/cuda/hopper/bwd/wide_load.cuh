@@ -171,7 +171,7 @@ FOVEAL_DEVICE void add_wide_dq(const GradientArgs& args, typename Shape::SharedM
         args.turns + tile * kTile.num_adders() + rank * Shape::kDqConsumers + kConsumer;
     int turn = 0;
     if (in_turn) {
-      turn = dq_turn(kTile, work.mask, work.leftpad, work.key_block, rows.block * kTile.m);
+      turn = dq_turn(kTile, work.turns, work.row_step, rows.block * kTile.m);
       in_turn = await_turn(turns, turn);
     }
 #pragma unroll 1

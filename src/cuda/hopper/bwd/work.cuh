@@ -13,16 +13,17 @@ namespace foveal::cuda::hopper::bwd {
 struct KeyTile {
   cuda::bwd::TileEntry entry;
   int head;
+  bool falling;
 };
 FOVEAL_DEVICE KeyTile find_key_tile(const GradientArgs& args, std::uint32_t ticket) {
   const KeyTilePlace place = key_tile_place(args.order, ticket);
   const cuda::bwd::TileEntry* entries = args.backward.keys.entries;
   if (entries == nullptr) {
     const int heads = args.backward.attention.nheads_k;
-    return {{place.pair / heads, place.block}, place.pair % heads};
+    return {{place.pair / heads, place.block}, place.pair % heads, place.falling};
   }
-  if (place.block >= entries[0].b) return {{-1, 0}, 0};
-  return {entries[1 + place.block], place.pair};
+  if (place.block >= entries[0].b) return {{-1, 0}, 0, false};
+  return {entries[1 + place.block], place.pair, place.falling};
 }
 
 /// A side of the window in 32 bits: beyond any length it is unbounded.
@@ -32,7 +33,7 @@ FOVEAL_DEVICE std::int32_t narrow(std::int64_t side) {
 }
 
 /// Where the tile's keys lie. In 32 bits, as the calling warp has few registers.
-template <int kHeld>
+template <BackwardTile kTile>
 FOVEAL_DEVICE void describe_tile(const cuda::bwd::BackwardArgs& backward, const KeyTile& at,
                                  BlockWork& work) {
   const auto lengths =
@@ -42,7 +43,7 @@ FOVEAL_DEVICE void describe_tile(const cuda::bwd::BackwardArgs& backward, const 
   tile.sequence.b = at.entry.b;
   tile.sequence.q_begin = lengths.q_begin;
   tile.sequence.k_begin = lengths.k_begin + lengths.leftpad_k;
-  tile.first = at.entry.block * kHeld - lengths.leftpad_k;
+  tile.first = at.entry.block * kTile.n - lengths.leftpad_k;
   tile.stored = {-lengths.leftpad_k, lengths.capacity_k - lengths.leftpad_k};
   tile.used = {0, lengths.seqlen_k};
   tile.sequence.mask = {lengths.seqlen_q, lengths.seqlen_k, backward.attention.score.window};
@@ -50,8 +51,7 @@ FOVEAL_DEVICE void describe_tile(const cuda::bwd::BackwardArgs& backward, const 
                lengths.seqlen_k,
                {narrow(backward.attention.score.window.left),
                 narrow(backward.attention.score.window.right)}};
-  work.key_block = at.entry.block;
-  work.leftpad = lengths.leftpad_k;
+  work.turns = dq_turns(kTile, work.mask, lengths.leftpad_k, at.entry.block, at.falling);
 }
 
 /// False where no keys belong to the ticket.
@@ -62,7 +62,7 @@ FOVEAL_DEVICE bool describe_work(const GradientArgs& args, std::uint32_t ticket,
   const KeyTile key_tile = find_key_tile(args, ticket);
   work.tile.present = key_tile.entry.b >= 0;
   if (!work.tile.present) return false;
-  describe_tile<kTile.n>(backward, key_tile, work);
+  describe_tile<kTile>(backward, key_tile, work);
   ptx::hold_memory();
   work.blocks = cuda::bwd::streamed_blocks<cuda::bwd::Side::kKeys, kTile.n, kTile.m>(work.tile);
   ptx::hold_memory();
@@ -71,11 +71,15 @@ FOVEAL_DEVICE bool describe_work(const GradientArgs& args, std::uint32_t ticket,
   const auto keys = work.mask.keys_of_rows({0, work.mask.seqlen_q});
   work.tile.readable = {keys.min, keys.max};
   work.count = work.blocks.visit.max - work.blocks.visit.min;
-  // Where tiles add to dq in turn, they all begin with the last rows, which most of them have.
-  work.backwards = args.turns != nullptr;
-  // Otherwise neighbours never add to the same rows of dq at the same time.
-  const int diagonal = work.tile.first / kTile.m - work.blocks.visit.min;
-  work.start = work.count > 0 ? max_of(diagonal, 0) % work.count : 0;
+  if (args.order.by_rows) {
+    work.row_step = key_tile.falling ? 1 : -1;
+    work.start = key_tile.falling ? 0 : work.count - 1;
+  } else {
+    work.row_step = 0;
+    // Neighbours never add to the same rows of dq at the same time.
+    const int diagonal = work.tile.first / kTile.m - work.blocks.visit.min;
+    work.start = work.count > 0 ? max_of(diagonal, 0) % work.count : 0;
+  }
   work.heads = backward.attention.qhead_per_khead;
   work.steps = work.count * work.heads;
   work.first_head = work.tile.head * work.heads;
