@@ -27,8 +27,8 @@ constexpr std::int64_t kSectionBytes = 40 << 20;
 /// the cache before that ("Measured" in docs/kernels/hopper_bwd.md and hopper_bwd_wide.md).
 constexpr std::int64_t kSectionTiles = 256;
 constexpr std::int64_t kWideSectionTiles = 64;
-/// Pairs of a section, at least, where wide tiles add to dq in turn: each waits for those of its
-/// pair, and so less where more pairs run side by side.
+/// Pairs of a section, at least, where wide tiles add to dq in turn, if they have kSectionTiles:
+/// each waits for those of its pair, and so less where more pairs run side by side.
 constexpr std::int64_t kOrderedWideSection = 4;
 
 /// Pairs of a section of at most `most`, if possible the same in all: a last section of few would
@@ -87,21 +87,21 @@ KeyTileOrder key_tile_order(const AttentionGeometry& geometry, bool deterministi
       max_of<std::int64_t>(kSectionBytes / max_of<std::int64_t>(bytes, 1), 1);
   const std::int64_t wanted = ceil_div(tile.is_wide() ? kWideSectionTiles : kSectionTiles, tiles);
   // Falling, no tile of a causal mask waits for its turn, since those before it are rows ahead. But
-  // the longest begin last, so that the last pairs come rising. Groups of heads make each tile so
-  // long that too many pairs are under way for the cache.
+  // the longest begin last, so that the last pairs come rising, and two sections are under way at a
+  // time; where groups of heads make tiles long, or the heads are wide, too many for the cache.
   const bool causal = geometry.window.right < geometry.seqlen_k;
-  const bool falls = pairs > 1 && geometry.qhead_per_khead == 1 && !tile.is_wide() &&
-                     (deterministic || (causal && !geometry.packed_k));
-  if (falls) {
+  if (pairs > 1 && geometry.qhead_per_khead == 1 && !tile.is_wide() && (causal || deterministic)) {
     const std::int64_t rising = min_of(wanted, pairs / 2);
     order.section = static_cast<std::int32_t>(rising);
     order.falling_pairs = static_cast<std::int32_t>(pairs - rising);
-    order.falling_section = even_section(pairs - rising, fitting);
+    order.falling_section = even_section(pairs - rising, ceil_div<std::int64_t>(fitting, 2));
     order.by_rows = true;
     return order;
   }
   std::int64_t most = max_of(fitting, wanted);
-  if (deterministic && tile.is_wide()) most = max_of(most, kOrderedWideSection);
+  if (deterministic && tile.is_wide()) {
+    most = max_of(most, max_of(kOrderedWideSection, ceil_div(kSectionTiles, tiles)));
+  }
   order.section = even_section(pairs, most);
   return order;
 }
