@@ -123,7 +123,7 @@ TEST(Fault15_EmptyParts, SplitsOfEveryLength) {
       }
     }
   }
-  if (most_splits == 0 && kernels_are_filtered()) return;
+  if (most_splits <= 1 && kernels_are_filtered()) return;
   EXPECT_GE(most_splits, 8) << "no plan split the keys, so that nothing was merged";
 }
 
