@@ -1,5 +1,6 @@
 // What hopper_bwd tells the planner: what it refuses and why, its workspace, and that every tile of
 // keys and every element of dq's sums has one place.
+#include <array>
 #include <cstdint>
 #include <random>
 #include <string>
@@ -9,6 +10,7 @@
 
 #include "algorithm/block_range.hpp"
 #include "algorithm/mask.hpp"
+#include "core/integer.hpp"
 #include "cuda/hopper/bwd/config.hpp"
 #include "plan/kernel_table.hpp"
 #include "unit/hopper_backward_problem.hpp"
@@ -340,74 +342,163 @@ TEST(HopperBackwardPlan, SectionsAreAlike) {
 }
 
 struct OrderCase {
-  std::int64_t seqlen;
-  std::int64_t headdim;
-  std::int64_t nheads_q;
-  std::int64_t nheads_k;
+  std::int64_t seqlen = 4096;
+  std::int64_t headdim = 128;
+  std::int64_t nheads_q = 32;
+  std::int64_t nheads_k = 32;
+  std::int64_t batch = 1;
+  std::int64_t seqlen_k = 0;  ///< 0: as seqlen.
   bool causal = true;
-  bool packed = false;  ///< Four documents of seqlen.
+  std::int64_t window_right = -1;
+  bool packed_q = false;  ///< Four documents of seqlen.
+  bool packed_k = false;
 };
 
-bwd::KeyTileOrder order_of(const OrderCase& c, bool deterministic) {
+AttentionProblem problem_of(const OrderCase& c) {
   AttentionProblem p = dense_problem(c.seqlen, c.headdim);
   p.causal = c.causal;
-  const auto shape = [&](std::int64_t heads) {
-    if (c.packed) return TensorSpec::contiguous(DType::kBFloat16, {4 * c.seqlen, heads, c.headdim});
-    return TensorSpec::contiguous(DType::kBFloat16, {1, c.seqlen, heads, c.headdim});
+  p.window_size_right = c.window_right;
+  const std::int64_t seqlen_k = c.seqlen_k > 0 ? c.seqlen_k : c.seqlen;
+  const std::int64_t batch = c.packed_q || c.packed_k ? 4 : c.batch;
+  const auto shape = [&](bool packed, std::int64_t rows, std::int64_t heads) {
+    if (packed) return TensorSpec::contiguous(DType::kBFloat16, {4 * rows, heads, c.headdim});
+    return TensorSpec::contiguous(DType::kBFloat16, {batch, rows, heads, c.headdim});
   };
-  for (TensorSpec* spec : {&p.q, &p.out, &p.dout, &p.dq}) *spec = shape(c.nheads_q);
-  for (TensorSpec* spec : {&p.k, &p.v, &p.dk, &p.dv}) *spec = shape(c.nheads_k);
-  if (c.packed) {
-    p.cu_seqlens_q = p.cu_seqlens_k = TensorSpec::contiguous(DType::kInt32, {5});
-    p.max_seqlen_q = p.max_seqlen_k = c.seqlen;
+  for (TensorSpec* spec : {&p.q, &p.out, &p.dout, &p.dq}) {
+    *spec = shape(c.packed_q, c.seqlen, c.nheads_q);
   }
-  return bwd::key_tile_order(make_geometry(p), deterministic);
+  for (TensorSpec* spec : {&p.k, &p.v, &p.dk, &p.dv}) {
+    *spec = shape(c.packed_k, seqlen_k, c.nheads_k);
+  }
+  if (c.packed_q) {
+    p.cu_seqlens_q = TensorSpec::contiguous(DType::kInt32, {5});
+    p.max_seqlen_q = c.seqlen;
+  }
+  if (c.packed_k) {
+    p.cu_seqlens_k = TensorSpec::contiguous(DType::kInt32, {5});
+    p.max_seqlen_k = seqlen_k;
+  }
+  return p;
+}
+
+bwd::KeyTileOrder order_of(const OrderCase& c, bool deterministic) {
+  return bwd::key_tile_order(make_geometry(problem_of(c)), deterministic);
+}
+
+// A launch has a ticket for every tile, whatever is packed.
+TEST(HopperBackwardPlan, TheOrderHasEveryTileOfKeys) {
+  for (const OrderCase& c :
+       {OrderCase{}, OrderCase{.seqlen = 4097, .batch = 3},
+        OrderCase{.nheads_q = 12, .nheads_k = 3, .packed_q = true, .packed_k = true},
+        OrderCase{.packed_q = true}, OrderCase{.seqlen = 100, .packed_k = true}}) {
+    for (const bool deterministic : {false, true}) {
+      const AttentionGeometry geometry = make_geometry(problem_of(c));
+      const bwd::KeyTileOrder order = bwd::key_tile_order(geometry, deterministic);
+      EXPECT_EQ(order.blocks * order.pairs, bwd::key_tiles(geometry) * geometry.nheads_k);
+    }
+  }
 }
 
 // As many as the L2 cache holds, but tiles enough for all blocks, and sections that are alike.
 TEST(HopperBackwardPlan, SectionsFillTheCacheAndTheBlocks) {
   const auto section = [](const OrderCase& c) { return order_of(c, false).section; };
-  EXPECT_EQ(section({4096, 128, 32, 8}), 8);
-  EXPECT_EQ(section({8192, 128, 32, 8}), 4);
-  EXPECT_EQ(section({16384, 128, 32, 8}), 2);
-  EXPECT_EQ(section({4096, 128, 32, 8, true, true}), 8) << "documents";
-  EXPECT_EQ(section({4096, 192, 16, 8}), 2) << "three would fit";
-  EXPECT_EQ(section({4096, 256, 16, 8}), 2);
-  EXPECT_EQ(section({1 << 20, 256, 16, 8}), 1);
-  EXPECT_EQ(section({64, 128, 8, 8, false}), 8) << "all pairs";
+  EXPECT_EQ(section({.seqlen = 4096, .nheads_k = 8}), 8);
+  EXPECT_EQ(section({.seqlen = 8192, .nheads_k = 8}), 4);
+  EXPECT_EQ(section({.seqlen = 16384, .nheads_k = 8}), 2);
+  EXPECT_EQ(section({.nheads_k = 8, .packed_q = true, .packed_k = true}), 8) << "documents";
+  EXPECT_EQ(section({.nheads_q = 36, .nheads_k = 9}), 9) << "five and four would be few";
+  EXPECT_EQ(section({.nheads_q = 68, .nheads_k = 17}), 9) << "what nothing divides";
+  EXPECT_EQ(section({.headdim = 192, .nheads_q = 16, .nheads_k = 8}), 2) << "three would fit";
+  EXPECT_EQ(section({.headdim = 256, .nheads_q = 16, .nheads_k = 8}), 2);
+  EXPECT_EQ(section({.seqlen = 1 << 20, .headdim = 256, .nheads_q = 16, .nheads_k = 8}), 1);
+  EXPECT_EQ(section({.seqlen = 64, .nheads_q = 8, .nheads_k = 8, .causal = false}), 8);
 }
+
+struct FallingCase {
+  OrderCase shape;
+  std::int32_t rising;
+  std::int32_t falling_section;
+};
 
 // As many rise as give all blocks work twice over, where that leaves half to fall.
 TEST(HopperBackwardPlan, TilesOfCausalHeadsWithoutGroupsFall) {
-  for (const auto& [seqlen, headdim, rising, falling_section] :
-       {std::array{1024, 64, 16, 16}, std::array{4096, 64, 8, 8}, std::array{16384, 64, 2, 3},
-        std::array{4096, 128, 8, 4}, std::array{8192, 96, 4, 2}, std::array{16384, 128, 2, 1}}) {
+  for (const FallingCase& c :
+       {FallingCase{.shape = {.headdim = 64}, .rising = 8, .falling_section = 8},
+        FallingCase{.shape = {.seqlen = 16384, .headdim = 64}, .rising = 2, .falling_section = 3},
+        FallingCase{.shape = {}, .rising = 8, .falling_section = 4},
+        FallingCase{.shape = {.seqlen = 8192, .headdim = 96}, .rising = 4, .falling_section = 2},
+        FallingCase{.shape = {.seqlen = 16384}, .rising = 2, .falling_section = 1},
+        FallingCase{
+            .shape = {.packed_q = true, .packed_k = true}, .rising = 8, .falling_section = 4},
+        FallingCase{.shape = {.batch = 2}, .rising = 8, .falling_section = 4}}) {
     for (const bool deterministic : {false, true}) {
-      const bwd::KeyTileOrder order = order_of({seqlen, headdim, 32, 32}, deterministic);
+      const bwd::KeyTileOrder order = order_of(c.shape, deterministic);
       EXPECT_TRUE(order.by_rows);
-      EXPECT_EQ(order.falling_pairs, 32 - rising) << seqlen << " x " << headdim;
-      EXPECT_EQ(order.section, rising) << seqlen << " x " << headdim;
-      EXPECT_EQ(order.falling_section, falling_section) << seqlen << " x " << headdim;
+      EXPECT_EQ(order.falling_pairs, order.pairs - c.rising) << c.shape.seqlen;
+      EXPECT_EQ(order.section, c.rising) << c.shape.seqlen;
+      EXPECT_EQ(order.falling_section, c.falling_section) << c.shape.seqlen;
     }
   }
-  EXPECT_EQ(order_of({4096, 128, 1, 1}, true).falling_pairs, 0);
-  EXPECT_EQ(order_of({4096, 128, 2, 2}, true).falling_pairs, 1);
-  EXPECT_EQ(order_of({4096, 128, 3, 3}, true).falling_pairs, 2);
-
-  EXPECT_EQ(order_of({4096, 128, 32, 8}, true).falling_pairs, 0) << "groups";
-  EXPECT_EQ(order_of({4096, 256, 32, 32}, true).falling_pairs, 0) << "wide";
-  EXPECT_EQ(order_of({4096, 128, 32, 32, true, true}, false).falling_pairs, 24) << "documents";
-  // Without a causal mask, it is for the turns alone.
-  const OrderCase full{4096, 128, 32, 32, false, false};
-  EXPECT_EQ(order_of(full, false).falling_pairs, 0);
-  EXPECT_FALSE(order_of(full, false).by_rows);
-  EXPECT_EQ(order_of(full, true).falling_pairs, 24);
+  const auto falling = [](const OrderCase& c, bool deterministic) {
+    return order_of(c, deterministic).falling_pairs;
+  };
+  EXPECT_EQ(falling({.nheads_q = 1, .nheads_k = 1}, true), 0);
+  EXPECT_EQ(falling({.nheads_q = 2, .nheads_k = 2}, true), 1);
+  EXPECT_EQ(falling({.nheads_q = 3, .nheads_k = 3}, true), 2);
+  EXPECT_EQ(falling({.nheads_q = 12, .nheads_k = 12}, true), 6);
+  EXPECT_EQ(falling({.nheads_k = 8}, true), 0) << "groups";
+  EXPECT_EQ(falling({.headdim = 256}, true), 0) << "wide";
 }
 
-TEST(HopperBackwardPlan, WideTilesThatAddInTurnAreOfManyHeads) {
-  EXPECT_EQ(order_of({4096, 256, 16, 8}, true).section, 8);
-  EXPECT_EQ(order_of({16384, 256, 16, 8}, true).section, 4);
-  EXPECT_EQ(order_of({16384, 256, 16, 8}, false).section, 1);
+// Where nobody waits for a turn, only a mask that later tiles of keys see less of is a reason.
+TEST(HopperBackwardPlan, WithoutTurnsTilesFallForTheSakeOfTheCache) {
+  const auto falling = [](const OrderCase& c) { return order_of(c, false).falling_pairs; };
+  EXPECT_EQ(falling({.nheads_q = 16, .nheads_k = 16}), 0) << "most would rise";
+  EXPECT_EQ(falling({.causal = false}), 0);
+  EXPECT_EQ(falling({.causal = false, .window_right = 4095}), 0) << "hides nothing";
+  EXPECT_EQ(falling({.causal = false, .window_right = 1000}), 24);
+  EXPECT_EQ(falling({.seqlen = 8192, .seqlen_k = 4096}), 24) << "more rows than keys";
+  EXPECT_EQ(falling({.seqlen = 128, .seqlen_k = 4096}), 0) << "most keys begin with the first row";
+  EXPECT_FALSE(order_of({.causal = false}, false).by_rows);
+  EXPECT_EQ(order_of({.causal = false}, true).falling_pairs, 24);
+}
+
+TEST(HopperBackwardPlan, TilesThatAddInTurnAreOfManyHeads) {
+  const OrderCase wide{.headdim = 256, .nheads_q = 16, .nheads_k = 8};
+  const OrderCase long_wide{.seqlen = 16384, .headdim = 256, .nheads_q = 16, .nheads_k = 8};
+  EXPECT_EQ(order_of(wide, true).section, 8);
+  EXPECT_EQ(order_of(long_wide, true).section, 4);
+  EXPECT_EQ(order_of(long_wide, false).section, 1);
+  EXPECT_EQ(order_of({.seqlen = 16384, .nheads_k = 8}, true).section, 4);
+}
+
+// Every tile of rows is converted once, those of falling tiles of keys from the first on.
+TEST(HopperBackwardPlan, TheConversionTakesEveryTileOfRowsOnce) {
+  constexpr std::int32_t kBlocks = 7;
+  const bwd::KeyTileOrder keys{
+      .blocks = 5, .pairs = 6, .section = 2, .falling_pairs = 4, .falling_section = 3};
+  for (const bool by_rows : {false, true}) {
+    for (const bool packed : {false, true}) {
+      for (const std::int32_t group : {1, 3}) {
+        bwd::KeyTileOrder from = keys;
+        from.by_rows = by_rows;
+        const std::int32_t pairs = keys.pairs * group;
+        const bwd::KeyTileOrder rows = bwd::row_tile_order(from, kBlocks, pairs, group, true);
+        EXPECT_EQ(rows.falling_pairs, keys.falling_pairs * group);
+        EXPECT_EQ(bwd::row_tile_order(from, kBlocks, pairs, group, false).falling_pairs, 0);
+        std::vector<std::int32_t> count(static_cast<std::size_t>(pairs), 0);
+        for (std::uint32_t index = 0; index < static_cast<std::uint32_t>(pairs * kBlocks);
+             ++index) {
+          const bwd::KeyTilePlace place = bwd::row_tile_place(rows, packed, index);
+          const std::int32_t before = count.at(static_cast<std::size_t>(place.pair))++;
+          // Lists have each sequence's last tile of rows first.
+          const bool rising = packed ? !place.falling : place.falling == by_rows;
+          ASSERT_EQ(place.block, rising ? before : kBlocks - 1 - before);
+        }
+        for (const std::int32_t of_pair : count) EXPECT_EQ(of_pair, kBlocks);
+      }
+    }
+  }
 }
 
 }  // namespace

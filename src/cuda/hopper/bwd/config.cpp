@@ -19,26 +19,27 @@ static_assert(kTiles.back().d == kMaxHeaddim);
 
 /// Tiles of a launch over all heads, and of dq's sums.
 constexpr std::int64_t kMaxTiles = std::int64_t{1} << 30;
-/// Bytes of L2 cache that q, dout and dq's sums of one section of heads may fill.
+/// Bytes of L2 cache that q, dout and dq's sums of the pairs under way may fill.
 constexpr std::int64_t kSectionBytes = 40 << 20;
-
 /// Tiles of a section, at least: with fewer, blocks that are done with it begin the long tiles of
 /// the next while its own are under way, and at the end some have nothing to do. Wide heads fill
-/// the cache before that ("Measured" in docs/kernels/hopper_bwd.md and hopper_bwd_wide.md).
+/// the cache before that (docs/kernels/hopper_bwd.md, "The order of tiles").
 constexpr std::int64_t kSectionTiles = 256;
 constexpr std::int64_t kWideSectionTiles = 64;
-/// Pairs of a section, at least, where wide tiles add to dq in turn, if they have kSectionTiles:
-/// each waits for those of its pair, and so less where more pairs run side by side.
-constexpr std::int64_t kOrderedWideSection = 4;
+/// Pairs of a rising section, at least, where tiles add to dq in turn, and then kSectionTiles of
+/// wide heads too: each waits for those of its pair, and so less where more pairs run side by side.
+constexpr std::int64_t kOrderedSection = 4;
 
-/// Pairs of a section of at most `most`, if possible the same in all: a last section of few would
-/// end with long tiles on few multiprocessors.
-std::int32_t even_section(std::int64_t pairs, std::int64_t most) {
-  const std::int64_t fewest = max_of<std::int64_t>(ceil_div(pairs, most), 1);
-  std::int64_t sections = fewest;
-  while (sections < 2 * fewest && pairs % sections != 0) ++sections;
-  if (pairs % sections != 0) sections = fewest;
-  return static_cast<std::int32_t>(max_of<std::int64_t>(ceil_div(pairs, sections), 1));
+/// Pairs of a section: at least `least` and, if that allows it, at most `most`; the same in all if
+/// a number of sections does that divides the pairs, since a last section of few would end with
+/// long tiles on few multiprocessors.
+std::int32_t even_section(std::int64_t pairs, std::int64_t least, std::int64_t most) {
+  const std::int64_t most_sections = max_of<std::int64_t>(pairs / least, 1);
+  const std::int64_t fewest = clamp_to<std::int64_t>(ceil_div(pairs, most), 1, most_sections);
+  for (std::int64_t n = fewest; n <= min_of(2 * fewest, most_sections); ++n) {
+    if (pairs % n == 0) return static_cast<std::int32_t>(max_of<std::int64_t>(pairs / n, 1));
+  }
+  return static_cast<std::int32_t>(ceil_div(pairs, fewest));
 }
 
 /// Share of the device's rate that the products reach, causal and 16K (docs/kernels/hopper_bwd.md).
@@ -73,36 +74,40 @@ KeyTileOrder key_tile_order(const AttentionGeometry& geometry, bool deterministi
   const BackwardTile& tile = backward_tile(geometry);
   const std::int64_t batch = max_of<std::int64_t>(geometry.batch, 1);
   const std::int64_t pairs = (geometry.packed_k ? 1 : geometry.batch) * geometry.nheads_k;
+  KeyTileOrder order{.pairs = static_cast<std::int32_t>(pairs), .by_rows = deterministic};
+  order.blocks = static_cast<std::int32_t>(
+      geometry.packed_k ? key_tiles(geometry) : ceil_div<std::int64_t>(geometry.seqlen_k, tile.n));
+  // Of a sequence of mean length.
   const std::int64_t rows = geometry.packed_q ? geometry.total_q / batch : geometry.seqlen_q;
   const std::int64_t keys = geometry.packed_k ? geometry.total_k / batch : geometry.seqlen_k;
   const std::int64_t tiles = max_of<std::int64_t>(ceil_div<std::int64_t>(keys, tile.n), 1);
-  const std::int64_t blocks =
-      geometry.packed_k ? key_tiles(geometry) : ceil_div<std::int64_t>(keys, tile.n);
-  KeyTileOrder order{.blocks = static_cast<std::int32_t>(blocks),
-                     .pairs = static_cast<std::int32_t>(pairs),
-                     .by_rows = deterministic};
   // q and dout in 16 bits, dq's sums in 32.
   const std::int64_t bytes = rows * geometry.qhead_per_khead * tile.d * 8;
   const std::int64_t fitting =
       max_of<std::int64_t>(kSectionBytes / max_of<std::int64_t>(bytes, 1), 1);
-  const std::int64_t wanted = ceil_div(tile.is_wide() ? kWideSectionTiles : kSectionTiles, tiles);
+  const std::int64_t filling = ceil_div(kSectionTiles, tiles);
+
   // Falling, no tile of a causal mask waits for its turn, since those before it are rows ahead. But
-  // the longest begin last, so that the last pairs come rising, and two sections are under way at a
-  // time; where groups of heads make tiles long, or the heads are wide, too many for the cache.
-  const bool causal = geometry.window.right < geometry.seqlen_k;
-  if (pairs > 1 && geometry.qhead_per_khead == 1 && !tile.is_wide() && (causal || deterministic)) {
-    const std::int64_t rising = min_of(wanted, pairs / 2);
+  // the longest begin last, so that the last pairs come rising; and two sections are under way at a
+  // time, for which the cache is too small where groups of heads make tiles long, or heads are
+  // wide.
+  const bool can_fall = pairs > 1 && geometry.qhead_per_khead == 1 && !tile.is_wide();
+  // Without turns to wait for it is for the cache alone, and many pairs.
+  const bool later_keys_see_less =
+      geometry.window.right + 1 < geometry.seqlen_q && geometry.seqlen_q >= geometry.seqlen_k;
+  if (can_fall && (deterministic || (later_keys_see_less && pairs >= 3 * filling))) {
+    const std::int64_t rising = min_of(filling, pairs / 2);
+    const std::int64_t least = ceil_div<std::int64_t>(filling, 2);
     order.section = static_cast<std::int32_t>(rising);
     order.falling_pairs = static_cast<std::int32_t>(pairs - rising);
-    order.falling_section = even_section(pairs - rising, ceil_div<std::int64_t>(fitting, 2));
+    order.falling_section =
+        even_section(pairs - rising, least, max_of(ceil_div<std::int64_t>(fitting, 2), least));
     order.by_rows = true;
     return order;
   }
-  std::int64_t most = max_of(fitting, wanted);
-  if (deterministic && tile.is_wide()) {
-    most = max_of(most, max_of(kOrderedWideSection, ceil_div(kSectionTiles, tiles)));
-  }
-  order.section = even_section(pairs, most);
+  std::int64_t least = tile.is_wide() ? ceil_div(kWideSectionTiles, tiles) : filling;
+  if (deterministic) least = max_of(filling, kOrderedSection);
+  order.section = even_section(pairs, least, max_of(fitting, least));
   return order;
 }
 

@@ -37,16 +37,11 @@ FOVEAL_DEVICE SumsTile find_sums_tile(const GradientArgs& args, std::uint32_t in
   const int heads = backward.attention.nheads_q;
   const bool packed = backward.rows.entries != nullptr;
   const int pairs = packed ? heads : heads * backward.attention.batch;
-  const int group = backward.attention.qhead_per_khead;
-  // Where only one of q and k is packed, the pairs are others.
-  const bool same_pairs = args.order.pairs * group == pairs;
-  const KeyTileOrder order{.blocks = packed ? args.row_tiles : args.row_blocks,
-                           .pairs = pairs,
-                           .section = min_of(args.order.section * group, pairs),
-                           .falling_pairs = same_pairs ? args.order.falling_pairs * group : 0,
-                           .falling_section = args.order.falling_section * group};
-  KeyTilePlace place = key_tile_place(order, index);
-  if (place.falling) place.block = order.blocks - 1 - place.block;
+  const bool packed_k = backward.keys.entries != nullptr;
+  const KeyTileOrder order =
+      row_tile_order(args.order, packed ? args.row_tiles : args.row_blocks, pairs,
+                     backward.attention.qhead_per_khead, packed == packed_k);
+  const KeyTilePlace place = row_tile_place(order, packed, index);
   cuda::bwd::TileEntry entry{place.pair / heads, place.block};
   if (packed) {
     if (place.block >= backward.rows.entries[0].b) return {};

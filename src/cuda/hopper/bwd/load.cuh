@@ -160,8 +160,9 @@ FOVEAL_DEVICE bool begin_addition(std::uint64_t* additions) {
 }
 
 /// One thread of each of two warps calls it, each for every second step. Nobody clears dq's sums:
-/// the first to add to a tile of them stores. In turn, it waits until all tiles of keys before this
-/// one have added to the same rows: those have earlier tickets, and never wait for a later one.
+/// the first to add to a tile of them stores. In turn, it waits until all tiles of keys that come
+/// before this one have added to the same rows: they have earlier tickets, and never wait for a
+/// later one.
 /// Without an order, an addition begins when that of the step before has, long before its sums are
 /// there.
 template <class Shape>

@@ -25,7 +25,7 @@ struct BlockWork {
   std::int32_t first_head;      ///< Query head.
   std::int32_t first_row_tile;  ///< The sequence's first among dq's sums.
   DqTurns turns;
-  std::int8_t row_step;  ///< See RowTiles.
+  std::int8_t row_step;  ///< 1, -1 or 0: see RowTiles.
   bool none;             ///< Nothing is left to do.
   std::uint32_t parity;  ///< Of k_full and v_full, and which tile holds k, where there are steps.
   algorithm::BasicMask<std::int32_t> mask;
@@ -112,10 +112,9 @@ struct GradientShape {
   static_assert(sizeof(SharedMemory) <= kTile.shared_bytes());
 };
 
-/// The tiles of rows in the order in which they stream past: head after head, from work.start round
-/// to it. Where tiles of keys add to them in turn, each for all heads: work.row_step is then 1,
-/// from the first on, where tiles of keys come falling, and -1, from the last, where they come
-/// rising.
+/// The tiles of rows in the order in which they stream past: head after head, each from work.start
+/// round to it, or, where work.row_step is not 0 (KeyTileOrder::by_rows), tile after tile, each for
+/// all heads, from the first on (1, tiles of keys come falling) or from the last (-1, rising).
 struct RowTiles {
   int head;
   int block;

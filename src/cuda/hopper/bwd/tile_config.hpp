@@ -176,7 +176,9 @@ struct KeyTileOrder {
   std::int32_t section = 1;          ///< Pairs whose tiles come rising.
   std::int32_t falling_pairs = 0;    ///< They come before the others.
   std::int32_t falling_section = 1;  ///< Pairs.
-  bool by_rows = false;              ///< How rows stream past: see RowTiles.
+  /// Rows stream past tile by tile, each for all query heads of the group: rising where tiles of
+  /// keys come falling, and falling where they come rising. Else head after head.
+  bool by_rows = false;
 };
 
 struct KeyTilePlace {
@@ -200,6 +202,33 @@ struct KeyTilePlace {
   const std::uint32_t place = rest / width;
   return {static_cast<std::int32_t>(first + rest % width),
           static_cast<std::int32_t>(falling ? blocks - 1 - place : place), falling};
+}
+
+/// In which order the conversion takes tiles of rows, `blocks` of each of `pairs`, pairs now of a
+/// sequence (packed q: of all together) and a query head: about that in which the products end with
+/// them. `same_packing`: both q and k are packed, or neither.
+[[nodiscard]] FOVEAL_HOST_DEVICE constexpr KeyTileOrder row_tile_order(const KeyTileOrder& keys,
+                                                                       std::int32_t blocks,
+                                                                       std::int32_t pairs,
+                                                                       std::int32_t group,
+                                                                       bool same_packing) {
+  return {.blocks = blocks,
+          .pairs = pairs,
+          .section = min_of(keys.section * group, max_of(pairs, 1)),
+          .falling_pairs = same_packing ? keys.falling_pairs * group : 0,
+          .falling_section = keys.falling_section * group,
+          .by_rows = keys.by_rows};
+}
+
+/// The tile of rows that comes `index`-th; where it is packed, its number in the list, which has
+/// each sequence's tiles from the last to the first. Rows end rising where tiles of keys come
+/// falling, falling where those come rising by rows, and rising where they come head after head.
+[[nodiscard]] FOVEAL_HOST_DEVICE constexpr KeyTilePlace row_tile_place(const KeyTileOrder& order,
+                                                                       bool packed,
+                                                                       std::uint32_t index) {
+  KeyTilePlace place = key_tile_place(order, index);
+  if (!packed && order.by_rows) place.block = order.blocks - 1 - place.block;
+  return place;
 }
 
 /// What a tile of keys knows its turn by to add to a tile of rows: how many tiles add there before

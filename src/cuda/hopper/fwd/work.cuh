@@ -20,14 +20,16 @@ struct TilePlace {
 };
 
 /// Packed sequences: sections of heads; within one, tile row by tile row from the longest
-/// sequence's last down, all sequences that have an m_block of that number, and all heads of each.
-/// Tiles are asked for in rising order. All lanes of the dealing warp call it alike.
+/// sequence's last down, all sequences that have an m_block of that number, and the section's
+/// heads. Tiles are asked for in rising order. All lanes of the dealing warp call it alike.
 class PackedTiles {
  public:
   FOVEAL_DEVICE explicit PackedTiles(const ForwardArgs& args) : args_(args) {
     if (!args.schedule.packed) return;
+    // No more than lengths in order can have, whatever cu_seqlens holds: heads follow from it.
+    const std::int32_t most = args.schedule.num_tiles / args.attention.nheads_q;
     for (std::int32_t first = 0; first < args.attention.batch; first += 32) {
-      blocks_of_head_ += __reduce_add_sync(~0u, blocks(first));
+      blocks_of_head_ = min_of(blocks_of_head_ + __reduce_add_sync(~0u, blocks(first)), most);
     }
   }
 
