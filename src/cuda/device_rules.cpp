@@ -8,6 +8,8 @@ namespace {
 
 /// What a launch costs by itself, in a graph too.
 constexpr double kStartUs = 2.0;
+/// Bytes of L2 cache that the keys and values of one section may fill.
+constexpr std::int64_t kSectionBytes = 32 << 20;
 
 }  // namespace
 
@@ -37,6 +39,13 @@ double roofline_us(const AttentionWork& work, DType dtype, const DeviceInfo& dev
   const double memory_us =
       bytes_per_us > 0 ? (work.read_bytes + work.written_bytes) / bytes_per_us : 0;
   return kStartUs + max_of(compute_us, memory_us);
+}
+
+std::int64_t forward_section(std::int64_t pairs, std::int64_t bytes) {
+  pairs = max_of<std::int64_t>(pairs, 1);
+  const std::int64_t sections =
+      clamp_to<std::int64_t>(ceil_div(pairs * bytes, kSectionBytes), 1, pairs);
+  return ceil_div(pairs, sections);
 }
 
 bool has_aligned_rows(const TensorSpec& spec, const void* data) {

@@ -32,6 +32,11 @@ struct Efficiency {
 [[nodiscard]] double roofline_us(const AttentionWork& work, DType dtype, const DeviceInfo& device,
                                  const Efficiency& efficiency);
 
+/// How many of `pairs` of a sequence and a head, whose keys and values are `bytes` each, a forward
+/// begins side by side, at least 1: as many as share the L2 cache, in sections that are alike,
+/// since a last one of few would end with long tiles on few multiprocessors.
+[[nodiscard]] std::int64_t forward_section(std::int64_t pairs, std::int64_t bytes);
+
 /// Whether the operand can be moved 16 bytes at a time: the elements of a row are adjacent, and
 /// every row begins at a multiple of 16 bytes. Says nothing of how long a row is.
 [[nodiscard]] bool has_aligned_rows(const TensorSpec& spec, const void* data);

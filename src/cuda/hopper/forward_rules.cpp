@@ -17,9 +17,6 @@ constexpr std::int64_t kMaxTiles = std::int64_t{1} << 30;
 constexpr std::int64_t kPageUnit = 8;
 constexpr double kReadShare = 0.7;
 
-/// Bytes of L2 cache that the keys of one section of heads may fill.
-constexpr std::int64_t kSectionBytes = 32 << 20;
-
 /// Keys that a row sees at most, rounded up to blocks.
 std::int64_t max_seen_keys(const AttentionGeometry& geometry, const TileRate& tile) {
   const algorithm::Window& window = geometry.window;
@@ -78,14 +75,6 @@ Status check_counts(const ForwardLimits& limits, const AttentionProblem& problem
   return Status::ok();
 }
 
-/// How many of `pairs` that each draw `bytes` of keys and values are begun side by side: sections
-/// are alike, since a last one of few would end with long tiles on few multiprocessors.
-std::int64_t section_of(std::int64_t pairs, std::int64_t bytes) {
-  const std::int64_t sections = clamp_to<std::int64_t>(ceil_div(pairs * bytes, kSectionBytes), 1,
-                                                       max_of<std::int64_t>(pairs, 1));
-  return max_of<std::int64_t>(ceil_div(pairs, sections), 1);
-}
-
 }  // namespace
 
 Status check_forward(const ForwardLimits& limits, const AttentionProblem& problem,
@@ -126,14 +115,14 @@ ForwardSchedule schedule_tiles(const AttentionProblem& problem, const AttentionG
     schedule.num_tiles = static_cast<std::int32_t>(m_blocks * geometry.nheads_q);
     // How many keys of a cache are used is not known here.
     const std::int64_t keys = geometry.packed_k ? geometry.total_k : 0;
-    schedule.section = static_cast<std::int32_t>(section_of(geometry.nheads_k, keys * key_bytes) *
-                                                 geometry.qhead_per_khead);
+    schedule.section = static_cast<std::int32_t>(
+        forward_section(geometry.nheads_k, keys * key_bytes) * geometry.qhead_per_khead);
     return schedule;
   }
   const std::int64_t pairs = geometry.batch * geometry.nheads_q;
   const std::int64_t bytes = geometry.seqlen_k * key_bytes / geometry.qhead_per_khead;
   schedule.m_blocks = static_cast<std::int32_t>(ceil_div<std::int64_t>(geometry.seqlen_q, tile_m));
-  schedule.section = static_cast<std::int32_t>(section_of(pairs, bytes));
+  schedule.section = static_cast<std::int32_t>(forward_section(pairs, bytes));
   schedule.num_tiles = static_cast<std::int32_t>(schedule.m_blocks * pairs);
   return schedule;
 }

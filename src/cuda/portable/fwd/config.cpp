@@ -77,9 +77,6 @@ double compute_share(const ForwardTile& tile, DType dtype) {
 }
 constexpr double kReadShare = 0.7;
 
-/// Bytes of L2 cache that the keys of one section of heads may fill.
-constexpr std::int64_t kSectionBytes = 32 << 20;
-
 /// Says where copies go element by element, whatever the pointers are.
 void note_element_copies(const char* name, const TensorSpec& spec, KernelConfig& config) {
   if (can_be_whole_units(spec)) return;
@@ -135,10 +132,7 @@ std::int64_t section_of(const AttentionProblem& problem, const AttentionGeometry
   const std::int64_t bytes = geometry.seqlen_k * (geometry.headdim + geometry.headdim_v) *
                              dtype_bytes(problem.k.dtype) * schedule.group /
                              geometry.qhead_per_khead;
-  const std::int64_t pairs = max_of<std::int64_t>(geometry.batch * schedule.heads, 1);
-  const std::int64_t sections =
-      clamp_to<std::int64_t>(ceil_div(pairs * bytes, kSectionBytes), 1, pairs);
-  return ceil_div(pairs, sections);
+  return forward_section(geometry.batch * schedule.heads, bytes);
 }
 
 }  // namespace
