@@ -13,6 +13,7 @@ import datetime
 import json
 import os
 import pathlib
+import re
 import shlex
 import subprocess
 import sys
@@ -145,8 +146,9 @@ def write_junit(cases, path):
 
 
 def failure_text(case):
+    """What GoogleTest says, sources named from the project's folder and not the machine's root."""
     parts = [part.text or part.get("message", "") for part in case.findall("failure")]
-    return "\n".join(parts)[:SHOWN_CHARACTERS]
+    return re.sub(r"(?<!\S)/\S*?/(?=(?:src|tests)/)", "", "\n".join(parts))[:SHOWN_CHARACTERS]
 
 
 def summary_of(cases, device, reason, kernels, seconds):

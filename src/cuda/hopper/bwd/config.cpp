@@ -92,7 +92,7 @@ KeyTileOrder key_tile_order(const AttentionGeometry& geometry, bool deterministi
   // time, for which the cache is too small where groups of heads make tiles long, or heads are
   // wide.
   const bool can_fall = pairs > 1 && geometry.qhead_per_khead == 1 && !tile.is_wide();
-  // Without turns to wait for it is for the cache alone, and many pairs.
+  // Without turns it is the cache that gains, and only with many pairs: of few, most would rise.
   const bool later_keys_see_less =
       geometry.window.right + 1 < geometry.seqlen_q && geometry.seqlen_q >= geometry.seqlen_k;
   if (can_fall && (deterministic || (later_keys_see_less && pairs >= 3 * filling))) {
