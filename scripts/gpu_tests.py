@@ -64,11 +64,11 @@ def filter_of(program, options):
     return chosen + ("-" + ":".join(negative) if negative else "")
 
 
-def listed_tests(program, options):
+def listed_tests(program, options, environment=None):
     """(suite, test) pairs that the program would run."""
     run = subprocess.run([options.bin / program, "--gtest_list_tests",
                           f"--gtest_filter={filter_of(program, options)}"],
-                         capture_output=True, text=True, check=True)
+                         capture_output=True, text=True, check=True, env=environment)
     tests, suite = [], ""
     for line in run.stdout.splitlines():
         name = line.split("#")[0].rstrip()
@@ -79,13 +79,22 @@ def listed_tests(program, options):
     return tests
 
 
-def run_shard(program, shard, options, kernels):
+def environment_of(options, kernels):
+    return dict(os.environ, FOVEAL_TEST_KERNELS=",".join(kernels), OMP_NUM_THREADS="1",
+                FOVEAL_CLI=str(options.bin / "foveal"))
+
+
+def count_shards(program, options, kernels):
+    """No more than tests: a sanitizer takes a program that ran none for one that failed."""
+    return min(options.jobs, len(listed_tests(program, options, environment_of(options, kernels))))
+
+
+def run_shard(program, shard, count, options, kernels):
     """The shard's test cases as JUnit elements; one of its own where the program ended early."""
     report = options.out / "shards" / f"{program}.{shard}.xml"
     report.unlink(missing_ok=True)
-    environment = dict(os.environ, GTEST_TOTAL_SHARDS=str(options.jobs), GTEST_SHARD_INDEX=str(shard),
-                       FOVEAL_TEST_KERNELS=",".join(kernels), OMP_NUM_THREADS="1",
-                       FOVEAL_CLI=str(options.bin / "foveal"))
+    environment = dict(environment_of(options, kernels), GTEST_TOTAL_SHARDS=str(count),
+                       GTEST_SHARD_INDEX=str(shard))
     command = [*shlex.split(options.under), str(options.bin / program), f"--gtest_filter={filter_of(program, options)}",
                f"--gtest_output=xml:{report}", "--gtest_brief=1"]
     begin = time.monotonic()
@@ -126,9 +135,10 @@ def outcome(case):
 
 def run_programs(programs, options, kernels):
     cases = {program: [] for program in programs}
+    counts = {program: count_shards(program, options, kernels) for program in programs}
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        shards = {pool.submit(run_shard, program, shard, options, kernels): program
-                  for program in programs for shard in range(options.jobs)}
+        shards = {pool.submit(run_shard, program, shard, count, options, kernels): program
+                  for program, count in counts.items() for shard in range(count)}
         for done in concurrent.futures.as_completed(shards):
             cases[shards[done]] += done.result()
     return cases

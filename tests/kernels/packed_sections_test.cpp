@@ -90,6 +90,13 @@ std::vector<Case> backward_cases() {
       cases.back().k_form = KForm::kDense;
       cases.back().slack_k = 0;
     }
+    // Sections that fall and rise in turn, first two that fall; more keys than are used.
+    for (const std::int64_t group : {1, 3}) {
+      cases.push_back(backward_case(6, group, headdim));
+      cases.back().deterministic = true;
+      cases.back().lens = {{400, 380}};
+      cases.back().slack_q = cases.back().slack_k = (std::int64_t{10} << 20) / (headdim * 8);
+    }
   }
   return cases;
 }
@@ -132,14 +139,17 @@ TEST(PackedSectionsList, HasSeveralSectionsOfTheForward) {
 TEST(PackedSectionsList, HasSeveralSectionsOfTheBackward) {
   bool falls = false;
   bool rises = false;
+  bool alternates = false;
   for (const Case& c : backward_cases()) {
     ASSERT_EQ(illegal_reason(c), "") << to_line(c);
     const auto order = cuda::hopper::bwd::key_tile_order(geometry_of(c), c.deterministic);
     falls |= order.falling_section < order.falling_pairs;
-    rises |= order.falling_pairs == 0 && order.section < order.pairs;
+    rises |= order.falling_pairs == 0 && !order.alternates && order.section < order.pairs;
+    alternates |= order.alternates && order.section * 2 < order.pairs;
   }
   EXPECT_TRUE(falls);
   EXPECT_TRUE(rises);
+  EXPECT_TRUE(alternates);
 }
 
 /// With hopper_bwd alone: they take long, and others have no such sections.

@@ -263,20 +263,40 @@ TEST(HopperBackwardPlan, EveryTileOfKeysComesOnceInTheOrderOfItsPair) {
   constexpr std::int32_t kBlocks = 6;
   constexpr std::int32_t kPairs = 8;
   for (const std::int32_t section : {1, 3, 5, 8}) {
-    for (const std::int32_t falling_pairs : {0, 1, 4, 7}) {
+    for (const std::int32_t falling_pairs : {-1, 0, 1, 4, 7}) {
       const bwd::KeyTileOrder order{.blocks = kBlocks,
                                     .pairs = kPairs,
                                     .section = section,
-                                    .falling_pairs = falling_pairs,
-                                    .falling_section = 9 - section};
+                                    .falling_pairs = max_of(falling_pairs, 0),
+                                    .falling_section = 9 - section,
+                                    .alternates = falling_pairs < 0};
       std::vector<std::int32_t> count(kPairs, 0);
       for (std::uint32_t index = 0; index < kPairs * kBlocks; ++index) {
         const bwd::KeyTilePlace tile = bwd::key_tile_place(order, index);
         const std::int32_t before = count.at(static_cast<std::size_t>(tile.pair))++;
-        ASSERT_EQ(tile.falling, tile.pair < falling_pairs);
+        ASSERT_TRUE(order.alternates || tile.falling == (tile.pair < falling_pairs));
         ASSERT_EQ(tile.block, tile.falling ? kBlocks - 1 - before : before);
       }
       for (const std::int32_t of_pair : count) EXPECT_EQ(of_pair, kBlocks);
+    }
+  }
+}
+
+// A rising section begins well where tiles end one after the other, as those of a falling one do.
+TEST(HopperBackwardPlan, SectionsThatAlternateEndRisingAndBeginFalling) {
+  struct Alternating {
+    std::int32_t section;
+    std::vector<bool> falling;  ///< Of each of six pairs.
+  };
+  for (const Alternating& c : {Alternating{1, {true, false, true, false, true, false}},
+                               Alternating{2, {true, true, true, true, false, false}},
+                               Alternating{3, {true, true, true, false, false, false}},
+                               Alternating{4, {true, true, true, true, false, false}}}) {
+    const bwd::KeyTileOrder order{
+        .blocks = 5, .pairs = 6, .section = c.section, .alternates = true};
+    for (std::uint32_t index = 0; index < 30; ++index) {
+      const bwd::KeyTilePlace tile = bwd::key_tile_place(order, index);
+      ASSERT_EQ(tile.falling, c.falling.at(static_cast<std::size_t>(tile.pair))) << c.section;
     }
   }
 }
@@ -464,19 +484,52 @@ TEST(HopperBackwardPlan, WithoutTurnsTilesFallForTheSakeOfTheCache) {
 }
 
 TEST(HopperBackwardPlan, TilesThatAddInTurnAreOfManyHeads) {
-  const OrderCase wide{.headdim = 256, .nheads_q = 16, .nheads_k = 8};
+  OrderCase wide{.headdim = 256, .nheads_q = 16, .nheads_k = 8, .causal = false};
   const OrderCase long_wide{.seqlen = 16384, .headdim = 256, .nheads_q = 16, .nheads_k = 8};
   EXPECT_EQ(order_of(wide, true).section, 8);
   EXPECT_EQ(order_of(long_wide, true).section, 4);
   EXPECT_EQ(order_of(long_wide, false).section, 1);
-  EXPECT_EQ(order_of({.seqlen = 16384, .nheads_k = 8}, true).section, 4);
+  wide.packed_q = wide.packed_k = true;
+  wide.causal = true;
+  EXPECT_EQ(order_of(wide, true).section, 8) << "documents";
+  EXPECT_EQ(order_of({.headdim = 256, .nheads_q = 2, .nheads_k = 2}, true).section, 2);
+}
+
+// While a head's rows of two sections fit into the cache, those of a causal mask alternate.
+TEST(HopperBackwardPlan, SectionsOfGroupsAndWideHeadsAlternate) {
+  struct Alternating {
+    OrderCase shape;
+    std::int32_t section;  ///< 0: they don't.
+  };
+  for (const Alternating& c :
+       {Alternating{{.headdim = 256, .nheads_q = 16, .nheads_k = 8}, 2},
+        Alternating{{.headdim = 256, .nheads_q = 16, .nheads_k = 16}, 2},
+        Alternating{{.seqlen = 8192, .headdim = 256, .nheads_q = 16, .nheads_k = 8}, 1},
+        Alternating{{.seqlen = 16384, .headdim = 256, .nheads_q = 16, .nheads_k = 8}, 0},
+        Alternating{{.headdim = 192, .nheads_q = 16, .nheads_k = 8, .batch = 2}, 2},
+        Alternating{{.nheads_k = 8}, 4}, Alternating{{.seqlen = 8192, .nheads_k = 8}, 2},
+        Alternating{{.seqlen = 2048, .nheads_k = 8}, 0},
+        Alternating{{.seqlen = 2048, .nheads_k = 16}, 8},
+        Alternating{{.nheads_k = 8, .packed_q = true, .packed_k = true}, 0},
+        Alternating{{.nheads_k = 8, .causal = false}, 0}}) {
+    const bwd::KeyTileOrder order = order_of(c.shape, true);
+    EXPECT_EQ(order.alternates ? order.section : 0, c.section)
+        << c.shape.seqlen << ", headdim " << c.shape.headdim;
+    EXPECT_EQ(order.by_rows, !order.alternates);
+    EXPECT_EQ(order.falling_pairs, 0);
+    EXPECT_FALSE(order_of(c.shape, false).alternates);
+  }
 }
 
 // Every tile of rows is converted once, those of falling tiles of keys from the first on.
 TEST(HopperBackwardPlan, TheConversionTakesEveryTileOfRowsOnce) {
   constexpr std::int32_t kBlocks = 7;
-  const bwd::KeyTileOrder keys{
-      .blocks = 5, .pairs = 6, .section = 2, .falling_pairs = 4, .falling_section = 3};
+  const bwd::KeyTileOrder keys{.blocks = 5,
+                               .pairs = 6,
+                               .section = 2,
+                               .falling_pairs = 4,
+                               .falling_section = 3,
+                               .alternates = true};
   for (const bool by_rows : {false, true}) {
     for (const bool packed : {false, true}) {
       for (const std::int32_t group : {1, 3}) {
@@ -485,6 +538,7 @@ TEST(HopperBackwardPlan, TheConversionTakesEveryTileOfRowsOnce) {
         const std::int32_t pairs = keys.pairs * group;
         const bwd::KeyTileOrder rows = bwd::row_tile_order(from, kBlocks, pairs, group, true);
         EXPECT_EQ(rows.falling_pairs, keys.falling_pairs * group);
+        EXPECT_FALSE(rows.alternates);
         EXPECT_EQ(bwd::row_tile_order(from, kBlocks, pairs, group, false).falling_pairs, 0);
         std::vector<std::int32_t> count(static_cast<std::size_t>(pairs), 0);
         for (std::uint32_t index = 0; index < static_cast<std::uint32_t>(pairs * kBlocks);

@@ -29,6 +29,9 @@ constexpr std::int64_t kWideSectionTiles = 64;
 /// Pairs of a rising section, at least, where tiles add to dq in turn, and then kSectionTiles of
 /// wide heads too: each waits for those of its pair, and so less where more pairs run side by side.
 constexpr std::int64_t kOrderedSection = 4;
+/// Tiles of a section, at least, where sections fall and rise in turn: about as many as run at a
+/// time, so that of a rising section each begins when one of the section before has ended.
+constexpr std::int64_t kAlternatingTiles = 128;
 
 /// Pairs of a section: at least `least` and, if that allows it, at most `most`; the same in all if
 /// a number of sections does that divides the pairs, since a last section of few would end with
@@ -87,14 +90,14 @@ KeyTileOrder key_tile_order(const AttentionGeometry& geometry, bool deterministi
       max_of<std::int64_t>(kSectionBytes / max_of<std::int64_t>(bytes, 1), 1);
   const std::int64_t filling = ceil_div(kSectionTiles, tiles);
 
+  const bool later_keys_see_less =
+      geometry.window.right + 1 < geometry.seqlen_q && geometry.seqlen_q >= geometry.seqlen_k;
   // Falling, no tile of a causal mask waits for its turn, since those before it are rows ahead. But
   // the longest begin last, so that the last pairs come rising; and two sections are under way at a
   // time, for which the cache is too small where groups of heads make tiles long, or heads are
   // wide.
   const bool can_fall = pairs > 1 && geometry.qhead_per_khead == 1 && !tile.is_wide();
   // Without turns it is the cache that gains, and only with many pairs: of few, most would rise.
-  const bool later_keys_see_less =
-      geometry.window.right + 1 < geometry.seqlen_q && geometry.seqlen_q >= geometry.seqlen_k;
   if (can_fall && (deterministic || (later_keys_see_less && pairs >= 3 * filling))) {
     const std::int64_t rising = min_of(filling, pairs / 2);
     const std::int64_t least = ceil_div<std::int64_t>(filling, 2);
@@ -104,6 +107,20 @@ KeyTileOrder key_tile_order(const AttentionGeometry& geometry, bool deterministi
         even_section(pairs - rising, least, max_of(ceil_div<std::int64_t>(fitting, 2), least));
     order.by_rows = true;
     return order;
+  }
+  if (deterministic && later_keys_see_less && (!geometry.packed_k || geometry.batch == 1)) {
+    // Nor does it in sections that fall and rise in turn, which end together. Head after head, two
+    // sections fit the cache up to some length.
+    const std::int64_t running =
+        ceil_div(tile.is_wide() ? kWideSectionTiles : kAlternatingTiles, tiles);
+    const std::int64_t fitting_heads =
+        kSectionBytes * geometry.qhead_per_khead / max_of<std::int64_t>(2 * bytes, 1);
+    if (running <= fitting_heads && 2 * running <= pairs) {
+      order.section = even_section(pairs, running, min_of(fitting_heads, pairs / 2));
+      order.alternates = true;
+      order.by_rows = false;
+      return order;
+    }
   }
   std::int64_t least = tile.is_wide() ? ceil_div(kWideSectionTiles, tiles) : filling;
   if (deterministic) least = max_of(filling, kOrderedSection);

@@ -142,10 +142,9 @@ static __global__ void __launch_bounds__(kConvertThreads, convert_blocks(Config:
     const cuda::bwd::HeldTile& tile = sums.tile;
     const cuda::bwd::OperandRows dq = cuda::bwd::query_rows(
         backward.dq, {}, backward.attention.headdim, tile.sequence, tile.head);
-    bool summed = true;
+    const std::int32_t summed_columns = sums.additions > 0 ? kTile.d : 0;
     if constexpr (!kTile.is_wide()) {
-      summed = sums.additions > 0;
-      if (summed) wait_for_additions(args.additions + sums.index, sums.additions);
+      if (summed_columns > 0) wait_for_additions(args.additions + sums.index, sums.additions);
     }
     const auto lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll 1
@@ -159,7 +158,7 @@ static __global__ void __launch_bounds__(kConvertThreads, convert_blocks(Config:
       float4 values[8];
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
-        const bool read = summed && column + 8 * j < kTile.d;
+        const bool read = column + 8 * j < summed_columns;
         values[j] = read ? __ldcs(from + j * kGroupThreads + lane % 4) : float4{0, 0, 0, 0};
       }
       const PieceRows at{

@@ -1,5 +1,5 @@
 // The pass before the products: lse and delta of the rows, lists of packed tiles, and zeroes where
-// the products count and, of wide heads, where they add.
+// the products count and, of wide heads without an order, where they add.
 #pragma once
 
 #include <cstdint>

@@ -81,8 +81,9 @@ Status launch_preparation(const LaunchContext& context, const GradientArgs& args
       .keys = list(cuda::bwd::Side::kKeys, tile.n, Part::kKeyTiles),
       .rows = list(cuda::bwd::Side::kRows, tile.m, Part::kRowTiles),
       .counters = cleared_part(context, Part::kCounters),
-      // Sums of narrow heads are stored by whoever is first to add to them.
-      .dq_sums = tile.is_wide() ? cleared_part(context, Part::kDqSums) : ClearedPart{},
+      // Elsewhere whoever is first to add to sums stores.
+      .dq_sums = tile.is_wide() && args.turns == nullptr ? cleared_part(context, Part::kDqSums)
+                                                         : ClearedPart{},
   };
   return cuda::bwd::with_units(prepare.stats, [&](auto units) {
     static SharedMemoryGrant grant;

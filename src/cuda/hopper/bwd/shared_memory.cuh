@@ -25,8 +25,9 @@ struct BlockWork {
   std::int32_t first_head;      ///< Query head.
   std::int32_t first_row_tile;  ///< The sequence's first among dq's sums.
   DqTurns turns;
-  std::int8_t row_step;  ///< 1, -1 or 0: see RowTiles.
+  std::int8_t row_step;  ///< 1: rows come rising; -1: falling.
   bool none;             ///< Nothing is left to do.
+  bool by_rows;          ///< As KeyTileOrder has it.
   std::uint32_t parity;  ///< Of k_full and v_full, and which tile holds k, where there are steps.
   algorithm::BasicMask<std::int32_t> mask;
 
@@ -113,8 +114,7 @@ struct GradientShape {
 };
 
 /// The tiles of rows in the order in which they stream past: head after head, each from work.start
-/// round to it, or, where work.row_step is not 0 (KeyTileOrder::by_rows), tile after tile, each for
-/// all heads, from the first on (1, tiles of keys come falling) or from the last (-1, rising).
+/// round to it, or, by rows, tile after tile, each for all heads, from work.start on.
 struct RowTiles {
   int head;
   int block;
@@ -123,12 +123,14 @@ struct RowTiles {
       : head(work.first_head), block(work.blocks.visit.min + work.start) {}
 
   FOVEAL_DEVICE void advance(const BlockWork& work) {
-    if (work.row_step != 0) {
+    if (work.by_rows) {
       if (++head < work.first_head + work.heads) return;
       head = work.first_head;
       block += work.row_step;
     } else {
-      if (++block == work.blocks.visit.max) block = work.blocks.visit.min;
+      block += work.row_step;
+      if (block == work.blocks.visit.max) block = work.blocks.visit.min;
+      if (block < work.blocks.visit.min) block = work.blocks.visit.max - 1;
       if (block == work.blocks.visit.min + work.start) ++head;
     }
   }

@@ -169,15 +169,18 @@ static_assert(BackwardHdim64::tile.is_possible() && BackwardHdim96::tile.is_poss
 
 /// In which order blocks take tiles of keys: sections of pairs of a sequence (packed k: of all
 /// together) and a KV head; within a section tile by tile, rising from the first, the longest under
-/// a causal mask, or falling from the last.
+/// a causal mask, or falling from the last. Where they add to dq in turn, and wherever they come by
+/// rows, rows stream past rising where tiles of keys come falling, and falling where they come
+/// rising.
 struct KeyTileOrder {
   std::int32_t blocks = 0;  ///< Tiles of a pair. Packed: at most so many are listed.
   std::int32_t pairs = 0;
   std::int32_t section = 1;          ///< Pairs whose tiles come rising.
   std::int32_t falling_pairs = 0;    ///< They come before the others.
   std::int32_t falling_section = 1;  ///< Pairs.
-  /// Rows stream past tile by tile, each for all query heads of the group: rising where tiles of
-  /// keys come falling, and falling where they come rising. Else head after head.
+  /// Every second of the other sections falls too, counted from before the last, and the first.
+  bool alternates = false;
+  /// Rows stream past tile by tile, each for all query heads of the group. Else head after head.
   bool by_rows = false;
 };
 
@@ -192,11 +195,13 @@ struct KeyTilePlace {
                                                                        std::uint32_t index) {
   const auto blocks = static_cast<std::uint32_t>(order.blocks);
   const auto falling_pairs = static_cast<std::uint32_t>(order.falling_pairs);
-  const bool falling = index < falling_pairs * blocks;
+  bool falling = index < falling_pairs * blocks;
   const std::uint32_t begin = falling ? 0 : falling_pairs;
   const auto end = falling ? falling_pairs : static_cast<std::uint32_t>(order.pairs);
   const auto section = static_cast<std::uint32_t>(falling ? order.falling_section : order.section);
-  const std::uint32_t first = begin + (index - begin * blocks) / (section * blocks) * section;
+  const std::uint32_t number = (index - begin * blocks) / (section * blocks);
+  const std::uint32_t first = begin + number * section;
+  if (order.alternates) falling = number == 0 || (end - first - 1) / section % 2 == 1;
   const std::uint32_t width = min_of(section, end - first);
   const std::uint32_t rest = index - first * blocks;
   const std::uint32_t place = rest / width;
@@ -206,7 +211,8 @@ struct KeyTilePlace {
 
 /// In which order the conversion takes tiles of rows, `blocks` of each of `pairs`, pairs now of a
 /// sequence (packed q: of all together) and a query head: about that in which the products end with
-/// them. `same_packing`: both q and k are packed, or neither.
+/// them, which is alike in all sections that alternate. `same_packing`: both q and k are packed, or
+/// neither.
 [[nodiscard]] FOVEAL_HOST_DEVICE constexpr KeyTileOrder row_tile_order(const KeyTileOrder& keys,
                                                                        std::int32_t blocks,
                                                                        std::int32_t pairs,
@@ -256,7 +262,7 @@ struct DqTurns {
 }
 
 /// At the tile of rows from `first_row` on, to which the tile of keys adds. `row_step` is 1 where
-/// tiles of keys come falling, -1 where they come rising.
+/// tiles of keys come falling and rows rising, -1 where keys come rising and rows falling.
 [[nodiscard]] FOVEAL_HOST_DEVICE constexpr std::int32_t dq_turn(const BackwardTile& tile,
                                                                 const DqTurns& turns,
                                                                 std::int32_t row_step,

@@ -148,7 +148,8 @@ FOVEAL_DEVICE void load_wide_operands(const GradientArgs& args, typename Shape::
 
 /// Adds the columns of dq that one consumer computes. One thread calls it. With turns it waits,
 /// step by step, until all tiles of keys that come before this one have added those columns of the
-/// same rows: they have earlier tickets, and never wait for a later one.
+/// same rows: they have earlier tickets, and never wait for a later one. The first then stores;
+/// without turns sums begin as zeroes.
 template <class Shape, int kConsumer>
 FOVEAL_DEVICE void add_wide_dq(const GradientArgs& args, typename Shape::SharedMemory& smem,
                                int rank) {
@@ -177,8 +178,12 @@ FOVEAL_DEVICE void add_wide_dq(const GradientArgs& args, typename Shape::SharedM
 #pragma unroll 1
     for (int piece = 0; piece < kColumns / kPieceColumns; ++piece) {
       ptx::mbarrier_wait(address_of(smem.dq_full[kConsumer][at.stage]), at.parity);
-      ptx::bulk_reduce_add(to + piece * kPieceFloats, address_of(smem.dq[kConsumer][at.stage]),
-                           4 * kPieceFloats);
+      const std::uint32_t from = address_of(smem.dq[kConsumer][at.stage]);
+      if (in_turn && turn == 0) {
+        ptx::bulk_store(to + piece * kPieceFloats, from, 4 * kPieceFloats);
+      } else {
+        ptx::bulk_reduce_add(to + piece * kPieceFloats, from, 4 * kPieceFloats);
+      }
       ptx::bulk_commit();
       ptx::bulk_wait_read<1>();
       if (piece > 0) ptx::mbarrier_arrive(address_of(empty[at.before()]));

@@ -71,11 +71,12 @@ FOVEAL_DEVICE bool describe_work(const GradientArgs& args, std::uint32_t ticket,
   const auto keys = work.mask.keys_of_rows({0, work.mask.seqlen_q});
   work.tile.readable = {keys.min, keys.max};
   work.count = work.blocks.visit.max - work.blocks.visit.min;
-  if (args.order.by_rows) {
+  work.by_rows = args.order.by_rows;
+  if (args.order.by_rows || args.turns != nullptr) {
     work.row_step = key_tile.falling ? 1 : -1;
     work.start = key_tile.falling ? 0 : work.count - 1;
   } else {
-    work.row_step = 0;
+    work.row_step = 1;
     // Neighbours never add to the same rows of dq at the same time.
     const int diagonal = work.tile.first / kTile.m - work.blocks.visit.min;
     work.start = work.count > 0 ? max_of(diagonal, 0) % work.count : 0;
