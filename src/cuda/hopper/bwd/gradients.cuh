@@ -31,6 +31,10 @@ inline constexpr int kGroupBarrier = 2;
 FOVEAL_DEVICE void release(std::uint64_t& empty) {
   if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(address_of(empty));
 }
+/// One a thread: each has read what lies beside the operands, lse and delta or the step.
+FOVEAL_DEVICE void release_by_each(std::uint64_t& empty) {
+  ptx::mbarrier_arrive(address_of(empty));
+}
 
 template <class Shape>
 class Consumer {
@@ -118,7 +122,8 @@ class Consumer {
       differentiate_after_dk(dk, s, dp, ds, dq, step);
     }
     if constexpr (kLast) release(smem_.v_empty);
-    if (!first) release(smem_.q_empty[before_]);
+    release_by_each(smem_.dout_empty[dout_stage]);
+    if (!first) release_by_each(smem_.q_empty[before_]);
     // A left operand in registers is written while no product is under way: ptxas would otherwise
     // wait for each by itself.
     Weights p;
@@ -211,7 +216,7 @@ class Consumer {
     hand_over_dq(step);
     ptx::wgmma_wait<0>();
     ptx::hold_registers(dk);
-    release(smem_.q_empty[q_.stage]);
+    release_by_each(smem_.q_empty[q_.stage]);
   }
 
   /// Waits for a step's rows of q, and learns what is to be known of them.

@@ -18,6 +18,7 @@ namespace foveal::cuda::hopper::bwd {
 template <class Shape>
 FOVEAL_DEVICE void init_barriers(typename Shape::SharedMemory& smem) {
   constexpr unsigned kConsumerWarps = 4 * Shape::kConsumers;
+  constexpr unsigned kConsumerThreads = 32 * kConsumerWarps;
   ptx::mbarrier_init(address_of(smem.k_full), 1);
   ptx::mbarrier_init(address_of(smem.v_full), 1);
   ptx::mbarrier_init(address_of(smem.k_empty), kConsumerWarps);
@@ -31,11 +32,11 @@ FOVEAL_DEVICE void init_barriers(typename Shape::SharedMemory& smem) {
   }
   for (int i = 0; i < Shape::kQStages; ++i) {
     ptx::mbarrier_init(address_of(smem.q_full[i]), 1);
-    ptx::mbarrier_init(address_of(smem.q_empty[i]), kConsumerWarps);
+    ptx::mbarrier_init(address_of(smem.q_empty[i]), kConsumerThreads);
   }
   for (int i = 0; i < Shape::kDoutStages; ++i) {
-    ptx::mbarrier_init(address_of(smem.dout_full[i]), 2);  // dout; lse and delta
-    ptx::mbarrier_init(address_of(smem.dout_empty[i]), kConsumerWarps);
+    ptx::mbarrier_init(address_of(smem.dout_full[i]), 1 + 32);  // dout; lse and delta
+    ptx::mbarrier_init(address_of(smem.dout_empty[i]), kConsumerThreads + kConsumerWarps);
   }
   for (int i = 0; i < Shape::kConsumers; ++i) {
     ptx::mbarrier_init(address_of(smem.dq_full[0][i]), 4);

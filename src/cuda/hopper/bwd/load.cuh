@@ -140,8 +140,7 @@ FOVEAL_DEVICE void load_stats(const GradientArgs& args, typename Shape::SharedMe
         smem.lse[at.stage][32 * i + lane] = stats[i].x;
         smem.delta[at.stage][32 * i + lane] = stats[i].y;
       }
-      __syncwarp();
-      if (lane == 0) ptx::mbarrier_arrive(address_of(smem.dout_full[at.stage]));
+      ptx::mbarrier_arrive(address_of(smem.dout_full[at.stage]));
       rows.advance(work);
       at = at.next();
     }

@@ -25,11 +25,11 @@ FOVEAL_DEVICE void init_wide_barriers(typename Shape::SharedMemory& smem) {
   ptx::mbarrier_init(address_of(smem.ticket_full), 1);
   for (int i = 0; i < Shape::kQStages; ++i) {
     ptx::mbarrier_init(address_of(smem.q_full[i]), 1);
-    ptx::mbarrier_init(address_of(smem.q_empty[i]), kWarps * Shape::kBlocks);
+    ptx::mbarrier_init(address_of(smem.q_empty[i]), kGroupThreads + kWarps * Shape::kBlocks);
   }
   for (int i = 0; i < Shape::kDoutStages; ++i) {
-    ptx::mbarrier_init(address_of(smem.dout_full[i]), 1);
-    ptx::mbarrier_init(address_of(smem.dout_empty[i]), 2 * kWarps * Shape::kBlocks);
+    ptx::mbarrier_init(address_of(smem.dout_full[i]), 32);
+    ptx::mbarrier_init(address_of(smem.dout_empty[i]), kGroupThreads + 2 * kWarps * Shape::kBlocks);
   }
   ptx::mbarrier_init(address_of(smem.p_full), kWarps);
   ptx::mbarrier_init(address_of(smem.p_empty), kWarps);

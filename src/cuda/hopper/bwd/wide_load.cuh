@@ -134,8 +134,9 @@ FOVEAL_DEVICE void load_wide_operands(const GradientArgs& args, typename Shape::
     }
     ptx::mbarrier_wait(address_of(smem.dout_empty[dout.stage]), dout.parity ^ 1);
     stats.store(smem.lse[dout.stage], smem.delta[dout.stage]);
-    __syncwarp();
-    if (first) {
+    if (!first) {
+      arrive_each(smem.dout_full[dout.stage]);
+    } else {
       load_rows<Shape>(args.dout, address_of(smem.dout[dout.stage]),
                        address_of(smem.dout_full[dout.stage]), row, rows.head, q_sequence, rank);
       if (step == 0) load_parts<Shape>(args, smem, keys, rank);

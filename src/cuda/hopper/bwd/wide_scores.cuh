@@ -71,6 +71,7 @@ class ScoresConsumer {
     const std::uint32_t parity = step % 2;
     const bool masked = smem_.rows[q_.stage].masked;
     const int first_row = smem_.rows[q_.stage].first_row;
+    arrive_each(smem_.q_empty[q_.stage]);
     Weights weights;
     if (args_.softcap.is_on()) cap_products(args_.softcap, s);
     exponentiate(s, dout_.stage);
@@ -82,7 +83,7 @@ class ScoresConsumer {
     ptx::hold_registers(dp);
     differentiate(s, dp, dout_.stage);
     if (args_.softcap.is_on()) apply_slopes(args_.softcap, s, pairs(smem_.lse[dout_.stage]), dp);
-    __syncwarp();
+    arrive_each(smem_.dout_empty[dout_.stage]);
     arrive_in_cluster<Shape::kBlocks>(smem_.dout_empty[dout_.stage]);
     if (masked) hide(dp, first_row);
     pack(weights, dp);

@@ -79,6 +79,10 @@ FOVEAL_DEVICE std::uint32_t place_of(const unsigned char* operand) {
 FOVEAL_DEVICE void arrive_once(std::uint64_t& barrier) {
   if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(address_of(barrier));
 }
+/// One arrival a thread, each of which has read what lies beside the operands.
+FOVEAL_DEVICE void arrive_each(std::uint64_t& barrier) {
+  ptx::mbarrier_arrive(address_of(barrier));
+}
 /// One arrival a warp, at a barrier of every block of the cluster.
 template <int kBlocks>
 FOVEAL_DEVICE void arrive_in_cluster(std::uint64_t& barrier) {
