@@ -4,8 +4,8 @@
     scripts/gpu_tests.py --bin build/cuda/bin --out build/gpu-tests [--kernels cuda_merge] [--slow]
 
 Leaves OUT/gpu_tests.xml (JUnit) and OUT/gpu_tests.json. The fp64 oracle computes on the CPU, so each
-program runs as many shards as there are cores. Without a GPU nothing runs and every test is reported
-as skipped. Needs Python 3.8 and nothing else.
+program runs as many shards as there are cores, or tests if those are fewer. Without a GPU nothing
+runs and every test is reported as skipped. Needs Python 3.8 and nothing else.
 """
 import argparse
 import concurrent.futures
@@ -86,7 +86,10 @@ def environment_of(options, kernels):
 
 def count_shards(program, options, kernels):
     """No more than tests: a sanitizer takes a program that ran none for one that failed."""
-    return min(options.jobs, len(listed_tests(program, options, environment_of(options, kernels))))
+    try:
+        return min(options.jobs, len(listed_tests(program, options, environment_of(options, kernels))))
+    except subprocess.CalledProcessError:
+        return 1  # which fails, and is reported
 
 
 def run_shard(program, shard, count, options, kernels):

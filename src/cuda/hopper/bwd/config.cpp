@@ -29,9 +29,10 @@ constexpr std::int64_t kWideSectionTiles = 64;
 /// Pairs of a rising section, at least, where tiles add to dq in turn, and then kSectionTiles of
 /// wide heads too: each waits for those of its pair, and so less where more pairs run side by side.
 constexpr std::int64_t kOrderedSection = 4;
-/// Tiles of a section, at least, where sections fall and rise in turn: about as many as run at a
-/// time, so that of a rising section each begins when one of the section before has ended.
-constexpr std::int64_t kAlternatingTiles = 128;
+/// Blocks of the tiles of a section where sections fall and rise in turn: about as many as run at a
+/// time, so that of a rising section each begins when one of the section before has ended. Wide
+/// heads: two blocks a tile.
+constexpr std::int64_t kAlternatingBlocks = 128;
 
 /// Pairs of a section: at least `least` and, if that allows it, at most `most`; the same in all if
 /// a number of sections does that divides the pairs, since a last section of few would end with
@@ -43,6 +44,17 @@ std::int32_t even_section(std::int64_t pairs, std::int64_t least, std::int64_t m
     if (pairs % n == 0) return static_cast<std::int32_t>(max_of<std::int64_t>(pairs / n, 1));
   }
   return static_cast<std::int32_t>(ceil_div(pairs, fewest));
+}
+
+/// Pairs of a section of those that fall and rise in turn, 0 where they had better not: `running`
+/// pairs have as many tiles as run at a time, or a multiple that fits the cache. There are two
+/// sections at least, all of one size: tiles of a short one would begin together and wait.
+std::int32_t alternating_section(std::int64_t pairs, std::int64_t running, std::int64_t fitting) {
+  std::int64_t section = 0;
+  for (std::int64_t some = running; some <= min_of(fitting, pairs / 2); some += running) {
+    if (pairs % some == 0) section = some;
+  }
+  return static_cast<std::int32_t>(section);
 }
 
 /// Share of the device's rate that the products reach, causal and 16K (docs/kernels/hopper_bwd.md).
@@ -109,14 +121,13 @@ KeyTileOrder key_tile_order(const AttentionGeometry& geometry, bool deterministi
     return order;
   }
   if (deterministic && later_keys_see_less && (!geometry.packed_k || geometry.batch == 1)) {
-    // Nor does it in sections that fall and rise in turn, which end together. Head after head, two
-    // sections fit the cache up to some length.
-    const std::int64_t running =
-        ceil_div(tile.is_wide() ? kWideSectionTiles : kAlternatingTiles, tiles);
+    // Groups and wide heads: where sections fall and rise in turn, a rising tile too is steps
+    // behind whoever it waits for. Head after head, two sections fit the cache up to some length.
+    const std::int64_t running = ceil_div(kAlternatingBlocks / tile.blocks, tiles);
     const std::int64_t fitting_heads =
         kSectionBytes * geometry.qhead_per_khead / max_of<std::int64_t>(2 * bytes, 1);
-    if (running <= fitting_heads && 2 * running <= pairs) {
-      order.section = even_section(pairs, running, min_of(fitting_heads, pairs / 2));
+    if (const std::int32_t section = alternating_section(pairs, running, fitting_heads)) {
+      order.section = section;
       order.alternates = true;
       order.by_rows = false;
       return order;

@@ -142,6 +142,7 @@ static __global__ void __launch_bounds__(kConvertThreads, convert_blocks(Config:
     const cuda::bwd::HeldTile& tile = sums.tile;
     const cuda::bwd::OperandRows dq = cuda::bwd::query_rows(
         backward.dq, {}, backward.attention.headdim, tile.sequence, tile.head);
+    // As a flag it takes registers that headdim 192 has not.
     const std::int32_t summed_columns = sums.additions > 0 ? kTile.d : 0;
     if constexpr (!kTile.is_wide()) {
       if (summed_columns > 0) wait_for_additions(args.additions + sums.index, sums.additions);

@@ -27,15 +27,6 @@ namespace foveal::cuda::hopper::bwd {
 inline constexpr int kFollowBarrier = 1;
 inline constexpr int kGroupBarrier = 2;
 
-/// One arrival a warp.
-FOVEAL_DEVICE void release(std::uint64_t& empty) {
-  if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(address_of(empty));
-}
-/// One a thread: each has read what lies beside the operands, lse and delta or the step.
-FOVEAL_DEVICE void release_by_each(std::uint64_t& empty) {
-  ptx::mbarrier_arrive(address_of(empty));
-}
-
 template <class Shape>
 class Consumer {
  public:
@@ -66,7 +57,7 @@ class Consumer {
   /// others will put the next ds.
   FOVEAL_DEVICE void finish_work() {
     ptx::named_barrier_sync(kGroupBarrier + group_, kGroupThreads);
-    release(smem_.work_empty[tile_ % 2]);
+    arrive_once(smem_.work_empty[tile_ % 2]);
     ++tile_;
   }
 
@@ -121,9 +112,9 @@ class Consumer {
     } else {
       differentiate_after_dk(dk, s, dp, ds, dq, step);
     }
-    if constexpr (kLast) release(smem_.v_empty);
-    release_by_each(smem_.dout_empty[dout_stage]);
-    if (!first) release_by_each(smem_.q_empty[before_]);
+    if constexpr (kLast) arrive_once(smem_.v_empty);
+    arrive_each(smem_.dout_empty[dout_stage]);
+    if (!first) arrive_each(smem_.q_empty[before_]);
     // A left operand in registers is written while no product is under way: ptxas would otherwise
     // wait for each by itself.
     Weights p;
@@ -142,7 +133,7 @@ class Consumer {
     announce_ds(step);
     ptx::wgmma_wait<kLast ? 0 : 1>();
     ptx::hold_registers(dv);
-    release(smem_.dout_empty[dout_stage]);
+    arrive_once(smem_.dout_empty[dout_stage]);
     if (!first) await_ds(step - 1);
     start_dq(dq, step - 1);
     // What the next step needs at once is waited for while products are.
@@ -153,7 +144,7 @@ class Consumer {
     ptx::hold_registers(dq);
     if constexpr (!kLast) ptx::hold_registers(s);
     if (!first) {
-      release(smem_.ds_empty[(step - 1) % 2]);
+      arrive_once(smem_.ds_empty[(step - 1) % 2]);
       if constexpr (kTile.overlaps_dk()) store_dq(dq, step - 1);
     }
   }
@@ -210,13 +201,13 @@ class Consumer {
     await_dq_place(step);
     ptx::wgmma_wait<1>();
     ptx::hold_registers(dq);
-    release(smem_.k_empty);
-    release(smem_.ds_empty[step % 2]);
+    arrive_once(smem_.k_empty);
+    arrive_once(smem_.ds_empty[step % 2]);
     store_dq(dq, step);
     hand_over_dq(step);
     ptx::wgmma_wait<0>();
     ptx::hold_registers(dk);
-    release_by_each(smem_.q_empty[q_.stage]);
+    arrive_each(smem_.q_empty[q_.stage]);
   }
 
   /// Waits for a step's rows of q, and learns what is to be known of them.
@@ -329,7 +320,7 @@ class Consumer {
   FOVEAL_DEVICE void announce_ds(unsigned step) const {
     ptx::fence_proxy_async();
     __syncwarp();
-    release(smem_.ds_full[step % 2]);
+    arrive_once(smem_.ds_full[step % 2]);
   }
 
   /// The piece of dq into shared memory.
@@ -347,7 +338,7 @@ class Consumer {
   FOVEAL_DEVICE void hand_over_dq(unsigned step) const {
     ptx::fence_proxy_async();
     __syncwarp();
-    release(smem_.dq_full[step % 2][group_]);
+    arrive_once(smem_.dq_full[step % 2][group_]);
   }
 
   /// Zeroes the consumer's keys that no row sees: 0 times NaN would be NaN in dq.

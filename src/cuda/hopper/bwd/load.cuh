@@ -39,7 +39,7 @@ FOVEAL_DEVICE void for_all_work(typename Shape::SharedMemory& smem, const Do& ac
     ptx::mbarrier_wait(address_of(smem.work_full[slot]), n / 2 % 2);
     if (smem.work[slot].none) return;
     act(smem.work[slot]);
-    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(address_of(smem.work_empty[slot]));
+    arrive_once(smem.work_empty[slot]);
   }
 }
 
@@ -140,7 +140,7 @@ FOVEAL_DEVICE void load_stats(const GradientArgs& args, typename Shape::SharedMe
         smem.lse[at.stage][32 * i + lane] = stats[i].x;
         smem.delta[at.stage][32 * i + lane] = stats[i].y;
       }
-      ptx::mbarrier_arrive(address_of(smem.dout_full[at.stage]));
+      arrive_each(smem.dout_full[at.stage]);
       rows.advance(work);
       at = at.next();
     }

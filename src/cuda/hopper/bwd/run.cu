@@ -81,7 +81,7 @@ Status launch_preparation(const LaunchContext& context, const GradientArgs& args
       .keys = list(cuda::bwd::Side::kKeys, tile.n, Part::kKeyTiles),
       .rows = list(cuda::bwd::Side::kRows, tile.m, Part::kRowTiles),
       .counters = cleared_part(context, Part::kCounters),
-      // Elsewhere whoever is first to add to sums stores.
+      // Wide heads without an order add to zeroes; else the first to add stores.
       .dq_sums = tile.is_wide() && args.turns == nullptr ? cleared_part(context, Part::kDqSums)
                                                          : ClearedPart{},
   };

@@ -6,6 +6,7 @@
 #include "cuda/hopper/bwd/tile_config.hpp"
 #include "cuda/portable/bwd/held_tile.cuh"
 #include "cuda/ptx/copy_async.cuh"
+#include "cuda/ptx/mbarrier.cuh"
 #include "cuda/tile/element.cuh"
 
 namespace foveal::cuda::hopper::bwd {
@@ -139,6 +140,15 @@ struct RowTiles {
 template <class T>
 FOVEAL_DEVICE std::uint32_t address_of(const T& variable) {
   return ptx::shared_address(&variable);
+}
+
+/// One arrival a warp.
+FOVEAL_DEVICE void arrive_once(std::uint64_t& barrier) {
+  if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(address_of(barrier));
+}
+/// One a thread: for what each has read or written itself, lse and delta or the step.
+FOVEAL_DEVICE void arrive_each(std::uint64_t& barrier) {
+  ptx::mbarrier_arrive(address_of(barrier));
 }
 
 /// A lane that is the same for all threads of a warp to the compiler too.

@@ -169,16 +169,16 @@ static_assert(BackwardHdim64::tile.is_possible() && BackwardHdim96::tile.is_poss
 
 /// In which order blocks take tiles of keys: sections of pairs of a sequence (packed k: of all
 /// together) and a KV head; within a section tile by tile, rising from the first, the longest under
-/// a causal mask, or falling from the last. Where they add to dq in turn, and wherever they come by
-/// rows, rows stream past rising where tiles of keys come falling, and falling where they come
-/// rising.
+/// a causal mask, or falling from the last. By rows, and wherever tiles of keys add to dq in turn,
+/// tiles of rows stream past in the other direction: rising where tiles of keys come falling.
 struct KeyTileOrder {
   std::int32_t blocks = 0;  ///< Tiles of a pair. Packed: at most so many are listed.
   std::int32_t pairs = 0;
   std::int32_t section = 1;          ///< Pairs whose tiles come rising.
   std::int32_t falling_pairs = 0;    ///< They come before the others.
   std::int32_t falling_section = 1;  ///< Pairs.
-  /// Every second of the other sections falls too, counted from before the last, and the first.
+  /// Of the other sections the last rises, the one before it falls, and so on back; the first
+  /// always falls, with an odd number of sections as the second does.
   bool alternates = false;
   /// Rows stream past tile by tile, each for all query heads of the group. Else head after head.
   bool by_rows = false;
@@ -228,7 +228,8 @@ struct KeyTilePlace {
 
 /// The tile of rows that comes `index`-th; where it is packed, its number in the list, which has
 /// each sequence's tiles from the last to the first. Rows end rising where tiles of keys come
-/// falling, falling where those come rising by rows, and rising where they come head after head.
+/// falling, falling where those come rising by rows, and rising where they come head after head
+/// (packed ones are then converted falling all the same: lists begin with the first sequence).
 [[nodiscard]] FOVEAL_HOST_DEVICE constexpr KeyTilePlace row_tile_place(const KeyTileOrder& order,
                                                                        bool packed,
                                                                        std::uint32_t index) {

@@ -14,10 +14,11 @@ inline constexpr int kMaxLooks = 1 << 21;
 /// Whether the turn came. It always does, but for cu_seqlens_q that contradict one another and give
 /// one tile to two sequences: dq is then wrong anyway, and the launch must end.
 ///
-/// Turns are loaded and stored without an order, which PTX then does not give to the additions
-/// either: it is the L2 cache's, the one place where they are made, and bulk_wait has seen those
-/// before done there. A release would wait for more, a microsecond in every step, and whoever's
-/// turn it is with it. Nobody reads the sums by a turn: the conversion has its own count.
+/// Turns are loaded and stored without an order, which PTX then does not give to the additions, and
+/// the first one's store, either: it is the L2 cache's, the one place where they are made, and
+/// bulk_wait has seen those before done there. A release would wait for more, a microsecond in
+/// every step, and whoever's turn it is with it. Nobody reads the sums by a turn: the conversion
+/// has its own count.
 FOVEAL_DEVICE bool await_turn(const std::uint64_t* next_turn, int turn) {
   for (int look = 0; look < kMaxLooks; ++look) {
     if (ptx::load_relaxed(next_turn) == static_cast<std::uint64_t>(turn)) return true;

@@ -149,7 +149,7 @@ FOVEAL_DEVICE void load_wide_operands(const GradientArgs& args, typename Shape::
 
 /// Adds the columns of dq that one consumer computes. One thread calls it. With turns it waits,
 /// step by step, until all tiles of keys that come before this one have added those columns of the
-/// same rows: they have earlier tickets, and never wait for a later one. The first then stores;
+/// same rows: they have earlier tickets, and never wait for a later one. Whose turn is 0 stores;
 /// without turns sums begin as zeroes.
 template <class Shape, int kConsumer>
 FOVEAL_DEVICE void add_wide_dq(const GradientArgs& args, typename Shape::SharedMemory& smem,

@@ -6,7 +6,6 @@
 #include "cuda/hopper/bwd/shared_memory.cuh"
 #include "cuda/hopper/bwd/tile_config.hpp"
 #include "cuda/ptx/cluster.cuh"
-#include "cuda/ptx/mbarrier.cuh"
 #include "cuda/ptx/opaque.cuh"
 #include "cuda/ptx/remote_arrive.cuh"
 #include "cuda/tile/element.cuh"
@@ -75,14 +74,6 @@ FOVEAL_DEVICE std::uint32_t place_of(const unsigned char* operand) {
   return static_cast<std::uint32_t>(ptx::opaque(static_cast<int>(ptx::shared_address(operand))));
 }
 
-/// One arrival a warp.
-FOVEAL_DEVICE void arrive_once(std::uint64_t& barrier) {
-  if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(address_of(barrier));
-}
-/// One arrival a thread, each of which has read what lies beside the operands.
-FOVEAL_DEVICE void arrive_each(std::uint64_t& barrier) {
-  ptx::mbarrier_arrive(address_of(barrier));
-}
 /// One arrival a warp, at a barrier of every block of the cluster.
 template <int kBlocks>
 FOVEAL_DEVICE void arrive_in_cluster(std::uint64_t& barrier) {
