@@ -108,7 +108,6 @@ std::vector<Case> alternating_cases() {
       c.slack_q = c.slack_k = kRowBytes / (headdim * 8);
       cases.push_back(c);
       c.lens = {{333, 290}};
-      c.window_left = 150;
       c.dtype = DType::kFloat16;
       cases.push_back(c);
     }

@@ -143,6 +143,7 @@ struct OrderCase {
   std::int64_t seqlen_k = 0;  ///< 0: as seqlen.
   bool causal = true;
   std::int64_t window_right = -1;
+  std::int64_t window_left = -1;
   bool packed_q = false;  ///< Documents of seqlen.
   bool packed_k = false;
   std::int64_t documents = 4;
@@ -152,6 +153,7 @@ AttentionProblem problem_of(const OrderCase& c) {
   AttentionProblem p = dense_backward(c.seqlen, c.headdim, DType::kBFloat16);
   p.causal = c.causal;
   p.window_size_right = c.window_right;
+  p.window_size_left = c.window_left;
   const std::int64_t seqlen_k = c.seqlen_k > 0 ? c.seqlen_k : c.seqlen;
   const std::int64_t batch = c.packed_q || c.packed_k ? c.documents : c.batch;
   const auto shape = [&](bool packed, std::int64_t rows, std::int64_t heads) {
@@ -304,7 +306,9 @@ TEST(HopperBackwardOrder, SectionsOfGroupsAndWideHeadsAlternate) {
         Alternating{{.seqlen = 5120, .nheads_k = 8, .seqlen_k = 4096}, 4},
         Alternating{{.nheads_k = 8, .causal = false}},
         Alternating{{.nheads_k = 8, .causal = false, .window_right = 100}, 4},
-        Alternating{{.nheads_k = 8, .causal = false, .window_right = 4095}}}) {
+        Alternating{{.nheads_k = 8, .causal = false, .window_right = 4095}},
+        Alternating{{.nheads_k = 8, .window_left = 4000}},
+        Alternating{{.nheads_k = 8, .window_left = 4095}, 4}}) {
     const bwd::KeyTileOrder order = order_of(c.shape, true);
     EXPECT_EQ(order.alternates ? order.section : 0, c.section)
         << c.shape.seqlen << ", headdim " << c.shape.headdim << ", KV heads " << c.shape.nheads_k;

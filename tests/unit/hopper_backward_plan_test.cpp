@@ -120,6 +120,10 @@ TEST(HopperBackwardPlan, RefusesMoreRowsOrTilesThanItCounts) {
   EXPECT_EQ(refusal(p), "1073741824 rows of q or k: hopper_bwd takes at most 536870912");
   p.q = TensorSpec::strided(DType::kBFloat16, {1 << 10, 1 << 18, 1 << 12, 128}, {8, 8, 8, 1});
   EXPECT_EQ(refusal(p), "hopper_bwd takes at most 1073741824 tiles over all heads");
+  p = dense_problem(64, 256);
+  p.q = TensorSpec::strided(DType::kBFloat16, {1 << 10, 1 << 18, 1 << 12, 256}, {8, 8, 8, 1});
+  EXPECT_EQ(refusal(p), "hopper_bwd takes at most 536870912 tiles over all heads")
+      << "of two blocks";
 }
 
 TEST(HopperBackwardPlan, WorkspaceIsFp32SumsOfDqAndTwoNumbersARow) {

@@ -17,7 +17,7 @@ constexpr std::array kTiles = {BackwardHdim64::tile, BackwardHdim96::tile, Backw
                                BackwardHdim192::tile, BackwardHdim256::tile};
 static_assert(kTiles.back().d == kMaxHeaddim);
 
-/// Tiles of a launch over all heads, and of dq's sums.
+/// Blocks of a launch over all heads, and tiles of dq's sums.
 constexpr std::int64_t kMaxTiles = std::int64_t{1} << 30;
 /// Bytes of L2 cache that q, dout and dq's sums of the pairs under way may fill.
 constexpr std::int64_t kSectionBytes = 40 << 20;
@@ -120,9 +120,13 @@ KeyTileOrder key_tile_order(const AttentionGeometry& geometry, bool deterministi
     order.by_rows = true;
     return order;
   }
-  if (deterministic && later_keys_see_less && (!geometry.packed_k || geometry.batch == 1)) {
+  const bool is_one_size = !geometry.packed_k || geometry.batch == 1;
+  const bool hides_early_keys = geometry.window.left + 1 < geometry.seqlen_k;
+  if (deterministic && later_keys_see_less && is_one_size && !hides_early_keys) {
     // Groups and wide heads: where sections fall and rise in turn, a rising tile too is steps
     // behind whoever it waits for. Head after head, two sections fit the cache up to some length.
+    // Tiles of a window are of one length: a falling section's end together, and those of the
+    // rising one begin together.
     const std::int64_t running = ceil_div(kAlternatingBlocks / tile.blocks, tiles);
     const std::int64_t fitting_heads =
         kSectionBytes * geometry.qhead_per_khead / max_of<std::int64_t>(2 * bytes, 1);
@@ -146,7 +150,7 @@ Status supports(const AttentionProblem& problem, const AttentionGeometry& geomet
                                          .max_headdim = kMaxHeaddim,
                                          .shared_bytes = tile.shared_bytes(),
                                          .tiles = max_of(key_tiles(geometry), row_tiles(geometry)),
-                                         .max_tiles = kMaxTiles},
+                                         .max_tiles = kMaxTiles / tile.blocks},
                                         problem, geometry, device));
   if (!problem.dq.present()) {
     return Status::unsupported(concat("dq is not wanted: ", kName, " computes it in any case"));

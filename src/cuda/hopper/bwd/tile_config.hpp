@@ -174,10 +174,10 @@ static_assert(BackwardHdim64::tile.is_possible() && BackwardHdim96::tile.is_poss
 struct KeyTileOrder {
   std::int32_t blocks = 0;  ///< Tiles of a pair. Packed: at most so many are listed.
   std::int32_t pairs = 0;
-  std::int32_t section = 1;          ///< Pairs whose tiles come rising.
+  std::int32_t section = 1;          ///< Pairs of a section but for falling_pairs: it rises.
   std::int32_t falling_pairs = 0;    ///< They come before the others.
-  std::int32_t falling_section = 1;  ///< Pairs.
-  /// Of the other sections the last rises, the one before it falls, and so on back; the first
+  std::int32_t falling_section = 1;  ///< Pairs of a section of those.
+  /// Or of the others the last section rises, the one before it falls, and so on back; the first
   /// always falls, with an odd number of sections as the second does.
   bool alternates = false;
   /// Rows stream past tile by tile, each for all query heads of the group. Else head after head.
@@ -228,8 +228,9 @@ struct KeyTilePlace {
 
 /// The tile of rows that comes `index`-th; where it is packed, its number in the list, which has
 /// each sequence's tiles from the last to the first. Rows end rising where tiles of keys come
-/// falling, falling where those come rising by rows, and rising where they come head after head
-/// (packed ones are then converted falling all the same: lists begin with the first sequence).
+/// falling or head after head, and falling where those come rising by rows, all together. Packed
+/// ones come falling all the same where tiles of keys come head after head: in the list a sequence
+/// follows the one before it. It is an order for speed alone; the conversion waits for each tile.
 [[nodiscard]] FOVEAL_HOST_DEVICE constexpr KeyTilePlace row_tile_place(const KeyTileOrder& order,
                                                                        bool packed,
                                                                        std::uint32_t index) {

@@ -11,8 +11,9 @@ namespace foveal::cuda::hopper::bwd {
 /// Loads of a turn before it is given up, a second or more.
 inline constexpr int kMaxLooks = 1 << 21;
 
-/// Whether the turn came. It always does, but for cu_seqlens_q that contradict one another and give
-/// one tile to two sequences: dq is then wrong anyway, and the launch must end.
+/// Whether the turn came. It always does, but for cu_seqlens that contradict one another, give one
+/// tile of rows to two sequences or list more tiles of keys than there is room for: dq is then
+/// wrong anyway, and the launch must end.
 ///
 /// Turns are loaded and stored without an order, which PTX then does not give to the additions, and
 /// the first one's store, either: it is the L2 cache's, the one place where they are made, and

@@ -77,7 +77,7 @@ FOVEAL_DEVICE bool describe_work(const GradientArgs& args, std::uint32_t ticket,
     work.start = key_tile.falling ? 0 : work.count - 1;
   } else {
     work.row_step = 1;
-    // Neighbours never add to the same rows of dq at the same time.
+    // Neighbours begin at rows of their own, if there are enough, not to add to the same.
     const int diagonal = work.tile.first / kTile.m - work.blocks.visit.min;
     work.start = work.count > 0 ? max_of(diagonal, 0) % work.count : 0;
   }
