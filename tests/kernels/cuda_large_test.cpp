@@ -3,6 +3,7 @@
 #include <map>
 
 #include "kernels/kernel_case_test.hpp"
+#include "support/gpu_operands.hpp"
 
 namespace foveal::test {
 namespace {
@@ -20,18 +21,9 @@ class LargeProblem {
 
   /// Makes an operand with every byte `fill`.
   void add(const char* name, const TensorSpec& spec, std::uint8_t fill) {
-    for (const OperandInfo& info : operands()) {
-      if (std::string_view(info.name) != name) continue;
-      const auto bytes = static_cast<std::size_t>(spec.numel() * dtype_bytes(spec.dtype));
-      auto& buffer = buffers_[name] = std::make_unique<DeviceBuffer>(bytes, fill, stream_);
-      ASSERT_TRUE(buffer->status()) << buffer->status().message();
-      problem.*(info.spec) = spec;
-      if (info.input != nullptr) {
-        tensors_.*(info.input) = buffer->data();
-      } else {
-        tensors_.*(info.output) = buffer->data();
-      }
-    }
+    auto& buffer = buffers_[name] = operand_memory(spec, fill, stream_);
+    ASSERT_TRUE(buffer->status()) << buffer->status().message();
+    bind_operand(problem, tensors_, name, spec, buffer->data());
   }
 
   /// Row `row` of an fp16 operand; every element, or one.

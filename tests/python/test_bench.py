@@ -92,6 +92,13 @@ def test_no_workload_chosen(tmp_path, capsys):
     assert "xyz" in capsys.readouterr().err
 
 
+def test_a_device_that_is_not_there(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(command, "devices", lambda: [{"type": "cpu"}])
+    arguments = [str(write_manifest(tmp_path)), "--impl", "torch", "--device", "cuda"]
+    assert command.main(arguments) == 2
+    assert "--device cuda: there is none" in capsys.readouterr().err
+
+
 def test_a_wrong_result_is_seen_and_not_timed(tmp_path, monkeypatch, capsys):
     def wrong(workload, device):
         return lambda given: torch.zeros_like(given.q)
@@ -101,7 +108,7 @@ def test_a_wrong_result_is_seen_and_not_timed(tmp_path, monkeypatch, capsys):
     path = write_manifest(tmp_path, WORKLOADS[:1])
     out = tmp_path / "wrong.json"
     assert command.main([str(path), "--impl", "torch-math", "--json", str(out)]) == 1
-    assert "WRONG, not timed" in capsys.readouterr().out
+    assert "WRONG, not timed (out: relative 1.00e+00, absolute " in capsys.readouterr().out
     row = json.loads(out.read_text())["workloads"][0]
     assert not row["correct"]["passed"] and "time_us" not in row
 

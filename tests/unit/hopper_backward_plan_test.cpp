@@ -149,6 +149,24 @@ TEST(HopperBackwardPlan, DeterministicCountsTurnsOfEveryTileOfDq) {
   EXPECT_EQ(counters(256), 16 + 8 * tiles * 4) << "and of two consumers in each";
 }
 
+// Where memory decides, both move the same bytes, and the table has this kernel first.
+TEST(HopperBackwardPlan, ShortDocumentsAndNarrowWindowsAreNotPortables) {
+  const auto device = device_from_name("sm_90");
+  ASSERT_TRUE(device);
+  AttentionProblem documents = packed_problem(2048, 8);
+  documents.max_seqlen_q = documents.max_seqlen_k = 256;
+  AttentionProblem window = dense_problem(8192);
+  window.window_size_left = 127;
+  for (AttentionProblem p : {documents, window}) {
+    p.causal = true;
+    const AttentionGeometry geometry = make_geometry(p);
+    const auto predicted = [&](const planner::KernelEntry& kernel) {
+      return kernel.predict(p, geometry, kernel.configure(p, geometry, *device), *device);
+    };
+    EXPECT_LE(predicted(cuda::kHopperBackward), predicted(cuda::kPortableBackward));
+  }
+}
+
 TEST(HopperBackwardPlan, AsManyBlocksAsMultiprocessors) {
   EXPECT_EQ(configure(dense_problem(64)).num_blocks, 4) << "one a tile of keys and head";
   EXPECT_EQ(configure(dense_problem(8192)).num_blocks, gpu_of(90).num_sms);

@@ -56,12 +56,16 @@ def _ceilings() -> dict:
             for key in ("fp32_gflops", "read_gbs", "num_threads", "instruction_set")}
 
 
+def _device(name: str) -> dict | None:
+    return next((d for d in devices() if d["type"] == name.partition(":")[0]), None)
+
+
 def _header(manifest: Manifest, options: argparse.Namespace, name: str, ceilings: dict) -> dict:
     import torch
 
     from foveal.bench.implementations import version_of
 
-    device = next(d for d in devices() if d["type"] == options.device.partition(":")[0])
+    device = _device(options.device)
     if options.device == "cpu":
         device["num_threads"] = torch.get_num_threads()
     return {
@@ -78,13 +82,20 @@ def _show(progress: str) -> None:
         print(f"\r\033[K{progress}", end="", file=sys.stderr, flush=True)
 
 
+def _errors(row: dict) -> str:
+    return ", ".join(
+        f"{e['result']}: relative {e['rel_frobenius']:.2e}, absolute {e['max_abs']:.2e}"
+        if e["finite"] else f"{e['result']}: not finite"
+        for e in row["correct"]["results"] if not e["passed"])
+
+
 def _line(workload: Workload, rows: dict[str, dict | str]) -> str:
     parts = []
     for name, row in rows.items():
         if isinstance(row, str):
             parts.append(f"{name}: left out, {row}")
         elif "time_us" not in row:
-            parts.append(f"{name}: WRONG, not timed")
+            parts.append(f"{name}: WRONG, not timed ({_errors(row)})")
         else:
             parts.append(f"{name} {row['time_us']['median']:.1f} us "
                          f"({row['peak_bytes'] / 2**20:.1f} MiB)")
@@ -105,6 +116,10 @@ def main(argv: list[str]) -> int:
     if not chosen:
         print(f"--only {options.only!r}: no workload of {options.manifest} has this in its id",
               file=sys.stderr)
+        return 2
+    if _device(options.device) is None:
+        print(f"--device {options.device}: there is none that the library can use; "
+              f"`foveal devices --device {options.device}` says why", file=sys.stderr)
         return 2
     os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # The profiler speaks of itself otherwise.
     import torch

@@ -183,14 +183,15 @@ KernelConfig configure(const AttentionProblem& problem, const AttentionGeometry&
 }
 
 double predict(const AttentionProblem& problem, const AttentionGeometry& geometry,
-               const KernelConfig& config, const DeviceInfo& device) {
+               const KernelConfig&, const DeviceInfo& device) {
   AttentionWork work = attention_work(problem);
   const BackwardTile& tile = backward_tile(geometry);
   work.flops *= 2.0 * tile.d / static_cast<double>(geometry.headdim + geometry.headdim_v);
-  for (const WorkspacePart& part : config.workspace) {
-    work.read_bytes += static_cast<double>(part.bytes);
-    work.written_bytes += static_cast<double>(part.bytes);
-  }
+  // lse, delta and dq's sums, of rows alone: what fills tiles is neither read nor written.
+  const double rows =
+      static_cast<double>(geometry.total_q) * static_cast<double>(geometry.nheads_q);
+  work.read_bytes += rows * (8 + 4 * tile.d);
+  work.written_bytes += rows * (8 + 4 * tile.d);
   return roofline_us(work, problem.q.dtype, device, {.compute = kEfficiency});
 }
 
