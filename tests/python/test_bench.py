@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,14 @@ def test_bad_manifests_are_refused(tmp_path, change, message):
 def test_no_workload_chosen(tmp_path, capsys):
     assert command.main([str(write_manifest(tmp_path)), "--impl", "torch", "--only", "xyz"]) == 2
     assert "xyz" in capsys.readouterr().err
+
+
+def test_a_flash_attn_without_its_functions(tmp_path, monkeypatch):
+    """FlashAttention-4 alone leaves a package of that name without the functions of 2."""
+    monkeypatch.setitem(sys.modules, "flash_attn", types.ModuleType("flash_attn"))
+    (workload,) = load(write_manifest(tmp_path, WORKLOADS[:1])).workloads
+    with pytest.raises(implementations.Unsupported, match="without flash_attn 2's functions"):
+        implementations.IMPLEMENTATIONS["flash-attn"](workload, "cuda")
 
 
 def test_a_device_that_is_not_there(tmp_path, monkeypatch, capsys):

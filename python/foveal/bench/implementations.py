@@ -144,6 +144,8 @@ def _flash_attn(workload: Workload, device: str) -> Attend:
         import flash_attn
     except ImportError:
         raise Unsupported("flash_attn is not installed") from None
+    if not hasattr(flash_attn, "flash_attn_varlen_func"):  # FlashAttention-4 alone has another
+        raise Unsupported("flash_attn is installed without flash_attn 2's functions")
     if device == "cpu" or workload.dtype == "fp32" or workload.headdim > 256 or workload.sinks:
         raise Unsupported("it takes fp16 and bf16 on CUDA, headdim to 256, no sinks")
     if workload.batch_invariant:
