@@ -30,7 +30,8 @@ FOVEAL_DEVICE void bulk_store(float* to, std::uint32_t from, std::uint32_t bytes
 /// Closes the group of the calling thread's additions and stores since the last commit.
 FOVEAL_DEVICE void bulk_commit() { asm volatile("cp.async.bulk.commit_group;\n" ::: "memory"); }
 
-/// Waits until all but the kPending youngest groups have read their shared memory.
+/// Waits until all but the kPending youngest groups have read their shared memory. It orders that
+/// memory alone: ptxas (13.0) moves a store to global memory that follows to before the wait.
 template <int kPending>
 FOVEAL_DEVICE void bulk_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;\n" ::"n"(kPending) : "memory");
