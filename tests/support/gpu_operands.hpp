@@ -4,9 +4,7 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <string_view>
-#include <vector>
 
 #include <foveal/plan.hpp>
 #include <foveal/problem.hpp>

@@ -153,17 +153,23 @@ TEST(HopperBackwardPlan, DeterministicCountsTurnsOfEveryTileOfDq) {
 TEST(HopperBackwardPlan, ShortDocumentsAndNarrowWindowsAreNotPortables) {
   const auto device = device_from_name("sm_90");
   ASSERT_TRUE(device);
-  AttentionProblem documents = packed_problem(2048, 8);
-  documents.max_seqlen_q = documents.max_seqlen_k = 256;
-  AttentionProblem window = dense_problem(8192);
-  window.window_size_left = 127;
-  for (AttentionProblem p : {documents, window}) {
+  const auto all_of = [](AttentionProblem p, const TensorSpec& shape) {
+    p.q = p.k = p.v = p.out = p.dout = p.dq = p.dk = p.dv = shape;
     p.causal = true;
+    return p;
+  };
+  AttentionProblem documents =
+      all_of(packed_problem(2048, 8), TensorSpec::contiguous(DType::kBFloat16, {2048, 32, 128}));
+  documents.max_seqlen_q = documents.max_seqlen_k = 256;
+  AttentionProblem window =
+      all_of(dense_problem(8192), TensorSpec::contiguous(DType::kBFloat16, {1, 8192, 32, 128}));
+  window.window_size_left = 127;
+  for (const AttentionProblem& p : {documents, window}) {
     const AttentionGeometry geometry = make_geometry(p);
     const auto predicted = [&](const planner::KernelEntry& kernel) {
       return kernel.predict(p, geometry, kernel.configure(p, geometry, *device), *device);
     };
-    EXPECT_LE(predicted(cuda::kHopperBackward), predicted(cuda::kPortableBackward));
+    EXPECT_LE(predicted(cuda::kHopperBackward), predicted(cuda::kPortableBackward)) << to_string(p);
   }
 }
 
