@@ -144,9 +144,9 @@ TEST(HopperBackwardPlan, DeterministicCountsTurnsOfEveryTileOfDq) {
     return configure(p).workspace.at(3).bytes;
   };
   const std::int64_t tiles = 2 * (4096 / 64) * 4;
-  EXPECT_EQ(counters(128), 16 + 8 * tiles * 2) << "beside the additions";
+  EXPECT_EQ(counters(128), 16 + 8 * tiles) << "in place of the additions";
   EXPECT_EQ(counters(192), 16 + 8 * tiles * 2) << "of each block of a cluster";
-  EXPECT_EQ(counters(256), 16 + 8 * tiles * 4) << "and of two consumers in each";
+  EXPECT_EQ(counters(256), 16 + 8 * tiles * 2) << "for both of its consumers";
 }
 
 // Where memory decides, both move the same bytes, and the table has this kernel first.

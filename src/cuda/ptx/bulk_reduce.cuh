@@ -27,6 +27,12 @@ FOVEAL_DEVICE void bulk_store(float* to, std::uint32_t from, std::uint32_t bytes
                : "memory");
 }
 
+/// What the calling thread saw in global memory, by load_acquire (memory.cuh), comes before what it
+/// asks for from here on.
+FOVEAL_DEVICE void fence_proxy_async_global() {
+  asm volatile("fence.proxy.async.global;\n" ::: "memory");
+}
+
 /// Closes the group of the calling thread's additions and stores since the last commit.
 FOVEAL_DEVICE void bulk_commit() { asm volatile("cp.async.bulk.commit_group;\n" ::: "memory"); }
 

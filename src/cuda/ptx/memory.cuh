@@ -40,18 +40,4 @@ FOVEAL_DEVICE std::uint64_t load_acquire(const std::uint64_t* flag) {
   return value;
 }
 
-/// Stores and loads without that order, and without waiting for it: flags that tell of nothing but
-/// what has reached the L2 cache, such as additions that bulk_wait saw done (bulk_reduce.cuh).
-FOVEAL_DEVICE void store_relaxed(std::uint64_t* flag, std::uint64_t value) {
-  stall();
-  asm volatile("st.relaxed.gpu.global.u64 [%0], %1;\n" ::"l"(flag), "l"(value) : "memory");
-}
-
-FOVEAL_DEVICE std::uint64_t load_relaxed(const std::uint64_t* flag) {
-  stall();
-  std::uint64_t value;
-  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];\n" : "=l"(value) : "l"(flag) : "memory");
-  return value;
-}
-
 }  // namespace foveal::cuda::ptx

@@ -27,12 +27,11 @@ struct GradientArgs {
   std::int32_t row_tiles = 0;        ///< Tiles of dq's sums of a head, of all sequences.
   std::int32_t row_blocks = 0;       ///< Dense q: of a sequence.
   std::uint64_t* tickets = nullptr;  ///< How many tiles of keys have been taken.
-  /// How many tiles of keys have added to each tile of dq's sums, [nheads_q, row_tiles], for the
-  /// conversion; null where heads are wide. Without an order, those that have begun are counted
-  /// too, kBegun each.
+  /// How many tiles of keys have added to each tile of dq's sums, [nheads_q, row_tiles]; those that
+  /// have begun are counted too, kBegun each. Null where heads are wide, or additions have turns.
   std::uint64_t* additions = nullptr;
-  /// Whose turn it is to add, [nheads_q, row_tiles, num_adders()]; null where the order does not
-  /// matter.
+  /// How many have added in turn, [nheads_q, row_tiles, blocks of a cluster]: the next one's turn.
+  /// Null where the order does not matter.
   std::uint64_t* turns = nullptr;
   std::int32_t key_tiles = 0;  ///< Of all KV heads, at most.
   /// Gradients of the operands' type whose rows are whole, aligned units of 16 bytes.

@@ -76,8 +76,10 @@ std::int64_t row_tiles(const AttentionGeometry& geometry) {
   return geometry.batch * ceil_div(geometry.seqlen_q, m);
 }
 
-std::int64_t counted_additions(const AttentionGeometry& geometry) {
-  return backward_tile(geometry).is_wide() ? 0 : geometry.nheads_q * row_tiles(geometry);
+std::int64_t sums_counters(const AttentionGeometry& geometry, bool deterministic) {
+  const BackwardTile& tile = backward_tile(geometry);
+  if (tile.is_wide() && !deterministic) return 0;
+  return geometry.nheads_q * row_tiles(geometry) * tile.blocks;
 }
 
 std::int64_t key_tiles(const AttentionGeometry& geometry) {
@@ -169,13 +171,12 @@ KernelConfig configure(const AttentionProblem& problem, const AttentionGeometry&
   if (!tile.is_wide()) config.num_blocks = min_of<std::int64_t>(device.num_sms, blocks);
   const std::int64_t rows = row_tiles(geometry);
   const std::int64_t sums_tiles = geometry.nheads_q * rows;
-  const std::int64_t turns = problem.deterministic ? sums_tiles * tile.num_adders() : 0;
   config.workspace = {
       {"lse and delta", 8 * geometry.total_q * geometry.nheads_q},
       {"key tiles", list_bytes(geometry.packed_k, key_tiles(geometry))},
       {"row tiles", list_bytes(geometry.packed_q, rows)},
-      {"counters",
-       8 * round_up<std::int64_t>(kFirstAddition + counted_additions(geometry) + turns, 2)},
+      {"counters", 8 * round_up<std::int64_t>(
+                           kFirstOfSums + sums_counters(geometry, problem.deterministic), 2)},
       {"dq in fp32", 4 * sums_tiles * tile.dq_floats()},
   };
   plan_portable_backward(problem, geometry, device, config);

@@ -22,13 +22,12 @@ enum class Part : std::size_t {
   kStats = 0,     ///< float2 [nheads_q, total_q]: lse in log2 units, delta - dlse
   kKeyTiles = 1,  ///< TileList of packed k
   kRowTiles = 2,  ///< TileList of packed q
-  kCounters = 3,  ///< Counters: tickets; additions to the tiles of dq's sums; turns to add
+  kCounters = 3,  ///< Counters: tickets; additions to the tiles of dq's sums, or turns to add
   kDqSums = 4,    ///< fp32 [nheads_q, row_tiles, m, d], within a tile by dq_place()
 };
 
-/// Counters are of 64 bits: the first two are the tickets' line; there follow counted_additions(),
-/// and then turns, num_adders() a tile of dq's sums, if their order matters.
-inline constexpr std::int64_t kFirstAddition = 2;
+/// Counters are of 64 bits: the first two are the tickets' line; there follow sums_counters().
+inline constexpr std::int64_t kFirstOfSums = 2;
 
 /// The tile that takes a problem with heads up to kMaxHeaddim.
 [[nodiscard]] const BackwardTile& backward_tile(const AttentionGeometry& geometry);
@@ -36,9 +35,9 @@ inline constexpr std::int64_t kFirstAddition = 2;
 /// Tiles of dq's sums of a query head: every packed sequence begins with a tile of its own.
 [[nodiscard]] std::int64_t row_tiles(const AttentionGeometry& geometry);
 
-/// Tiles of dq's sums of all query heads, for each of which additions are counted: none where heads
-/// are wide.
-[[nodiscard]] std::int64_t counted_additions(const AttentionGeometry& geometry);
+/// Counters of the tiles of dq's sums of all query heads: turns, of each block of a cluster, where
+/// the order of additions matters; else additions, or none where heads are wide.
+[[nodiscard]] std::int64_t sums_counters(const AttentionGeometry& geometry, bool deterministic);
 
 /// Tiles of keys of a KV head, of all sequences: a bound when packed.
 [[nodiscard]] std::int64_t key_tiles(const AttentionGeometry& geometry);

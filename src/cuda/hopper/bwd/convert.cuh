@@ -63,9 +63,11 @@ FOVEAL_DEVICE SumsTile find_sums_tile(const GradientArgs& args, std::uint32_t in
   return found;
 }
 
-/// Waits until the products have made so many additions to the sums. All threads call it.
-FOVEAL_DEVICE void wait_for_additions(const std::uint64_t* additions, int count) {
+/// Waits until the products have made so many additions to tile `index` of the sums. All threads
+/// call it.
+FOVEAL_DEVICE void wait_for_additions(const GradientArgs& args, std::int64_t index, int count) {
   if (threadIdx.x == 0) {
+    const std::uint64_t* additions = (args.turns != nullptr ? args.turns : args.additions) + index;
     int poll = 0;
     while (static_cast<std::uint32_t>(ptx::load_acquire(additions)) !=
            static_cast<std::uint32_t>(count)) {
@@ -145,7 +147,7 @@ static __global__ void __launch_bounds__(kConvertThreads, convert_blocks(Config:
     // As a flag it takes registers that headdim 192 has not.
     const std::int32_t summed_columns = sums.additions > 0 ? kTile.d : 0;
     if constexpr (!kTile.is_wide()) {
-      if (summed_columns > 0) wait_for_additions(args.additions + sums.index, sums.additions);
+      if (summed_columns > 0) wait_for_additions(args, sums.index, sums.additions);
     }
     const auto lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll 1

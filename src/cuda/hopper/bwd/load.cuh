@@ -155,6 +155,7 @@ FOVEAL_DEVICE bool begin_addition(std::uint64_t* additions) {
   std::uint64_t count = ptx::add_acquire(additions, kBegun);
   if (count == 0) return true;
   while (static_cast<std::uint32_t>(count) == 0) count = ptx::load_acquire(additions);
+  ptx::fence_proxy_async_global();
   return false;
 }
 
@@ -176,7 +177,6 @@ FOVEAL_DEVICE void add_dq(const GradientArgs& args, typename Shape::SharedMemory
     for (int step = 0; step < work.steps; ++step, ++count, rows.advance(work)) {
       if (count % 2 != adder) continue;
       const int tile = rows.head * args.row_tiles + work.first_row_tile + rows.block;
-      std::uint64_t* additions = args.additions + tile;
       int turn = 0;
       bool first;
       if (args.turns != nullptr) {
@@ -187,7 +187,7 @@ FOVEAL_DEVICE void add_dq(const GradientArgs& args, typename Shape::SharedMemory
         if (count > 0) {
           ptx::mbarrier_wait(address_of(smem.dq_begun[1 - adder]), (count - 1) / 2 % 2);
         }
-        first = begin_addition(additions);
+        first = begin_addition(args.additions + tile);
         ptx::mbarrier_arrive(address_of(smem.dq_begun[adder]));
       }
       float* to = args.backward.dq_sums + static_cast<std::int64_t>(tile) * kTile.dq_floats();
@@ -208,8 +208,11 @@ FOVEAL_DEVICE void add_dq(const GradientArgs& args, typename Shape::SharedMemory
       ptx::bulk_wait_read<0>();
       ptx::mbarrier_arrive(address_of(smem.dq_empty[1]));
       ptx::bulk_wait<0>();
-      if (in_turn) pass_turn(args.turns + tile, turn);
-      ptx::add_release(additions, 1);
+      if (args.turns == nullptr) {
+        ptx::add_release(args.additions + tile, 1);
+      } else if (in_turn) {
+        pass_turn(args.turns + tile, turn);
+      }
     }
   });
 }

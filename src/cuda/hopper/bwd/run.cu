@@ -40,9 +40,9 @@ Status make_args(const LaunchContext& context, GradientArgs& args) {
   args.key_tiles = static_cast<std::int32_t>(key_tiles(geometry) * geometry.nheads_k);
   args.tickets = context.workspace_part<std::uint64_t>(index_of(Part::kCounters));
   args.row_tiles = static_cast<std::int32_t>(row_tiles(geometry));
-  const std::int64_t additions = counted_additions(geometry);
-  if (additions > 0) args.additions = args.tickets + kFirstAddition;
-  if (problem.deterministic) args.turns = args.tickets + kFirstAddition + additions;
+  if (sums_counters(geometry, problem.deterministic) > 0) {
+    (problem.deterministic ? args.turns : args.additions) = args.tickets + kFirstOfSums;
+  }
   args.row_blocks = static_cast<std::int32_t>(
       ceil_div<std::int64_t>(geometry.seqlen_q, backward_tile(geometry).m));
   args.dq_in_units = in_units(backward.dq_info, problem.q.dtype);

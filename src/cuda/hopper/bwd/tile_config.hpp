@@ -81,11 +81,6 @@ struct BackwardTile {
   [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int num_dq_consumers() const {
     return dk_dq_columns() > 0 ? 2 : 1;
   }
-  /// Those who add to a tile of dq's sums for a tile of keys, each to columns of its own: of each,
-  /// where tiles of keys add in turn, the turns are counted.
-  [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int num_adders() const {
-    return is_wide() ? blocks * num_dq_consumers() : 1;
-  }
   /// Wide: whether dq waits for the next step's scores to be under way. It is measured: 4 % at
   /// headdim 192, a loss at 256, where dq takes so long that the step after waits for it.
   [[nodiscard]] FOVEAL_HOST_DEVICE constexpr bool scores_come_first() const { return d <= 192; }

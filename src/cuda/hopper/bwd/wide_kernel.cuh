@@ -38,6 +38,8 @@ FOVEAL_DEVICE void init_wide_barriers(typename Shape::SharedMemory& smem) {
   ptx::mbarrier_init(address_of(smem.other_ds_full), 1);
   ptx::mbarrier_init(address_of(smem.scores_started), kWarps);
   ptx::mbarrier_init(address_of(smem.other_ds_empty), kWarps * Shape::kDqConsumers);
+  ptx::mbarrier_init(address_of(smem.dq_added), Shape::kDqConsumers);
+  ptx::mbarrier_init(address_of(smem.turn_passed), 1);
   for (int consumer = 0; consumer < Shape::kDqConsumers; ++consumer) {
     for (int i = 0; i < Shape::kDqBuffers; ++i) {
       ptx::mbarrier_init(address_of(smem.dq_full[consumer][i]), kWarps);
@@ -88,7 +90,7 @@ FOVEAL_DEVICE void produce(const GradientArgs& args, typename Shape::SharedMemor
     if (smem.work.steps > 0) load_wide_operands<Shape>(args, smem, rank);
   } else if (threadIdx.x % 32 == 0) {
     if (warp == 1) {
-      send_gradients<Shape>(smem, rank);
+      if (args.turns != nullptr) pass_turns<Shape>(args, smem, rank);
     } else if (warp == 2) {
       add_wide_dq<Shape, 0>(args, smem, rank);
     } else if constexpr (Shape::kDqConsumers > 1) {

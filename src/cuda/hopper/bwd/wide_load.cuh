@@ -1,6 +1,6 @@
 // The roles of the producer warpgroup's warps where heads are wider than 128: one asks the copy
-// engine for k, v, q and dout and copies the rows' lse and delta, one sends gradients of scores to
-// the other block of the cluster, two have the copy engine add dq to its sums.
+// engine for k, v, q and dout and copies the rows' lse and delta, two have the copy engine add dq
+// to its sums, one passes on the turns to do so.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,6 @@
 #include "cuda/hopper/bwd/wide_shared_memory.cuh"
 #include "cuda/ptx/bulk_reduce.cuh"
 #include "cuda/ptx/cluster.cuh"
-#include "cuda/ptx/cluster_copy.cuh"
 #include "cuda/ptx/mbarrier.cuh"
 #include "cuda/ptx/tma.cuh"
 #include "cuda/ptx/tma_multicast.cuh"
@@ -147,10 +146,21 @@ FOVEAL_DEVICE void load_wide_operands(const GradientArgs& args, typename Shape::
   }
 }
 
+/// Number of the tile of dq's sums of the rows.
+FOVEAL_DEVICE std::int64_t sums_tile(const GradientArgs& args, const BlockWork& work,
+                                     const RowTiles& rows) {
+  return static_cast<std::int64_t>(rows.head) * args.row_tiles + work.first_row_tile + rows.block;
+}
+/// Of the columns of the tile that the block adds.
+template <BackwardTile kTile>
+FOVEAL_DEVICE std::uint64_t* next_turn(const GradientArgs& args, std::int64_t tile, int rank) {
+  return args.turns + tile * kTile.blocks + rank;
+}
+
 /// Adds the columns of dq that one consumer computes. One thread calls it. With turns it waits,
-/// step by step, until all tiles of keys that come before this one have added those columns of the
-/// same rows: they have earlier tickets, and never wait for a later one. Whose turn is 0 stores;
-/// without turns sums begin as zeroes.
+/// step by step, until all tiles of keys that come before this one have added the block's columns
+/// of the same rows: they have earlier tickets, and never wait for a later one. Whose turn is 0
+/// stores; without turns sums begin as zeroes.
 template <class Shape, int kConsumer>
 FOVEAL_DEVICE void add_wide_dq(const GradientArgs& args, typename Shape::SharedMemory& smem,
                                int rank) {
@@ -166,15 +176,12 @@ FOVEAL_DEVICE void add_wide_dq(const GradientArgs& args, typename Shape::SharedM
   bool in_turn = args.turns != nullptr;
 #pragma unroll 1
   for (int step = 0; step < work.steps; ++step, rows.advance(work)) {
-    const std::int64_t tile =
-        static_cast<std::int64_t>(rows.head) * args.row_tiles + work.first_row_tile + rows.block;
+    const std::int64_t tile = sums_tile(args, work, rows);
     float* to = args.backward.dq_sums + tile * kTile.dq_floats() + first * kTile.m;
-    std::uint64_t* turns =
-        args.turns + tile * kTile.num_adders() + rank * Shape::kDqConsumers + kConsumer;
     int turn = 0;
     if (in_turn) {
       turn = dq_turn(kTile, work.turns, work.row_step, rows.block * kTile.m);
-      in_turn = await_turn(turns, turn);
+      in_turn = await_turn(next_turn<kTile>(args, tile, rank), turn);
     }
 #pragma unroll 1
     for (int piece = 0; piece < kColumns / kPieceColumns; ++piece) {
@@ -192,27 +199,28 @@ FOVEAL_DEVICE void add_wide_dq(const GradientArgs& args, typename Shape::SharedM
     }
     ptx::bulk_wait_read<0>();
     ptx::mbarrier_arrive(address_of(empty[at.before()]));
-    if (in_turn) {
+    if (args.turns != nullptr) {
+      if (step > 0) ptx::mbarrier_wait(address_of(smem.turn_passed), (step - 1) % 2);
       ptx::bulk_wait<0>();
-      pass_turn(turns, turn);
+      ptx::mbarrier_arrive(address_of(smem.dq_added));
     }
   }
 }
 
-/// One thread calls it. That the other block's copy may be overwritten, the consumer has seen
-/// before it wrote the next.
+/// Passes the block's turns on when its columns of dq have been added. One thread calls it, since
+/// those that add, which have the next step's turn to wait for, would be late for its dq.
 template <class Shape>
-FOVEAL_DEVICE void send_gradients(typename Shape::SharedMemory& smem, int rank) {
-  constexpr int kBytes = Shape::kScoresLayout.bytes();
-  const int steps = smem.work.steps;
-  const std::uint32_t to = ptx::mapa(address_of(smem.ds[Shape::kBlocks - 1]), 1 - rank);
-  const std::uint32_t full = ptx::mapa(address_of(smem.other_ds_full), 1 - rank);
+FOVEAL_DEVICE void pass_turns(const GradientArgs& args, typename Shape::SharedMemory& smem,
+                              int rank) {
+  constexpr BackwardTile kTile = Shape::kTile;
+  const BlockWork& work = smem.work;
+  RowTiles rows(work);
 #pragma unroll 1
-  for (int step = 0; step < steps; ++step) {
-    ptx::mbarrier_wait(address_of(smem.ds_full), step % 2);
-    // Consumers have seen the other block's gradients of the step before.
-    ptx::mbarrier_arrive_expect_tx(address_of(smem.other_ds_full), kBytes);
-    ptx::bulk_copy_to_block(to, address_of(smem.ds[0]), kBytes, full);
+  for (int step = 0; step < work.steps; ++step, rows.advance(work)) {
+    ptx::mbarrier_wait(address_of(smem.dq_added), step % 2);
+    pass_turn(next_turn<kTile>(args, sums_tile(args, work, rows), rank),
+              dq_turn(kTile, work.turns, work.row_step, rows.block * kTile.m));
+    ptx::mbarrier_arrive(address_of(smem.turn_passed));
   }
 }
 

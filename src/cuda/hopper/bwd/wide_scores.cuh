@@ -9,6 +9,8 @@
 #include "cuda/hopper/backward_softcap.cuh"
 #include "cuda/hopper/bwd/args.hpp"
 #include "cuda/hopper/bwd/wide_shared_memory.cuh"
+#include "cuda/ptx/cluster.cuh"
+#include "cuda/ptx/cluster_copy.cuh"
 #include "cuda/ptx/math.cuh"
 #include "cuda/ptx/matrix.cuh"
 #include "cuda/ptx/shared_memory.cuh"
@@ -90,6 +92,7 @@ class ScoresConsumer {
     ptx::mbarrier_wait(address_of(smem_.ds_empty), parity ^ 1);
     ptx::mbarrier_wait(address_of(smem_.other_ds_empty), parity ^ 1);
     publish(weights, smem_.ds[0], smem_.ds_full);
+    send_gradients();
     if constexpr (!kLast) {
       q_ = q_.next();
       dout_ = dout_.next();
@@ -202,6 +205,21 @@ class ScoresConsumer {
     ptx::fence_proxy_async();
     __syncwarp();
     arrive_once(full);
+  }
+
+  /// The warp's gradients, once published, to the other block too. Consumers have seen those that
+  /// came from there in the step before: they have released ds.
+  FOVEAL_DEVICE void send_gradients() const {
+    constexpr std::uint32_t kBytes = kPairs.bytes() / 4;
+    static_assert(kPairs.panels() == 1, "a warp's keys lie together");
+    const int warp = thread() / 32;
+    if (thread() % 32 != 0) return;
+    if (warp == 0) ptx::mbarrier_arrive_expect_tx(address_of(smem_.other_ds_full), 4 * kBytes);
+    const int other = 1 - rank_;
+    ptx::bulk_copy_to_block(
+        ptx::mapa(address_of(smem_.ds[Shape::kBlocks - 1]), other) + warp * kBytes,
+        address_of(smem_.ds[0]) + warp * kBytes, kBytes,
+        ptx::mapa(address_of(smem_.other_ds_full), other));
   }
 
   /// Zeroes keys of block `block` that no row sees: 0 times NaN would be NaN in dq.

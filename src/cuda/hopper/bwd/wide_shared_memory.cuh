@@ -60,6 +60,7 @@ struct WideShape {
     std::uint64_t other_ds_full, other_ds_empty;
     std::uint64_t scores_started;  ///< Of the next step.
     std::uint64_t dq_full[kDqConsumers][kDqBuffers], dq_empty[kDqConsumers][kDqBuffers];
+    std::uint64_t dq_added, turn_passed;  ///< In turn: the step's dq; the turn after it.
     std::uint64_t ticket_full;
     std::uint32_t ticket;  ///< Of the cluster, where its other block took it.
     RowsInfo rows[kQStages];

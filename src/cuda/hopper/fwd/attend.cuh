@@ -113,6 +113,7 @@ class Consumer {
       pass_over(rows.n_min - work.n_min, true);
     } else {
       clear(acc);
+      __syncwarp();  // a lane that still waited for q could find the round over
       release(smem_.q_empty[group_]);
       pass_over(work.n_max - work.n_min, false);
     }

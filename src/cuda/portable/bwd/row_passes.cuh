@@ -332,20 +332,24 @@ static __global__ void __launch_bounds__(kRowThreads)
 FOVEAL_DEVICE void list_tiles(const ListArgs& args) {
   __shared__ int first_entry[kRowThreads];
   const auto thread = static_cast<int>(threadIdx.x);
+  // Lengths that contradict one another have more tiles than there are entries, or numbers.
+  const auto capped = [&](std::int64_t tiles) {
+    return static_cast<int>(min_of<std::int64_t>(tiles, args.max_entries));
+  };
   int listed = 0;
   for (int begin = 0; begin < args.batch; begin += kRowThreads) {
     const auto tiles_of_sequence = [&](int b) {
       if (b >= args.batch) return 0;
       const algorithm::SeqlenInfo info = algorithm::seqlen_info(args.lengths, b);
       const std::int64_t rows = args.side == Side::kKeys ? info.capacity_k : info.capacity_q;
-      return static_cast<int>(ceil_div<std::int64_t>(rows, args.held));
+      return capped(ceil_div<std::int64_t>(rows, args.held));
     };
     // Inclusive sums by doubling distances.
     int sum = tiles_of_sequence(begin + thread);
     for (int distance = 1; distance < kRowThreads; distance *= 2) {
       first_entry[thread] = sum;
       __syncthreads();
-      if (thread >= distance) sum += first_entry[thread - distance];
+      if (thread >= distance) sum = capped(std::int64_t{sum} + first_entry[thread - distance]);
       __syncthreads();
     }
     first_entry[thread] = sum;
@@ -354,15 +358,15 @@ FOVEAL_DEVICE void list_tiles(const ListArgs& args) {
       const int from = s == 0 ? 0 : first_entry[s - 1];
       const int tiles = first_entry[s] - from;
       for (int t = lane_of_warp(); t < tiles; t += 32) {
-        const int entry = listed + from + t;
-        if (entry >= args.max_entries) break;  // lengths that contradict one another
+        const std::int64_t entry = std::int64_t{listed} + from + t;
+        if (entry >= args.max_entries) break;
         args.entries[1 + entry] = {begin + s, args.side == Side::kKeys ? t : tiles - 1 - t};
       }
     }
-    listed += first_entry[kRowThreads - 1];
+    listed = capped(std::int64_t{listed} + first_entry[kRowThreads - 1]);
     __syncthreads();
   }
-  if (thread == 0) args.entries[0] = {min_of(listed, args.max_entries), 0};
+  if (thread == 0) args.entries[0] = {listed, 0};
 }
 
 static __global__ void __launch_bounds__(kRowThreads)
