@@ -124,17 +124,28 @@ class Scores {
     constexpr PanelLayout kHalf = Shape::kHalf;
     const int lane = thread_ % 32;
     const int row = thread_ / 32 * 16 + lane % 16;
+    std::uint32_t loaded = 0;
 #pragma unroll
     for (int i = 0; i < kHeldSteps; ++i) {
       const unsigned char* half = i < kSteps ? smem_.held_own() : smem_.held_other();
       const int unit = i % 4 * 2 + lane / 16;
       ptx::ldmatrix_x4(held_[i], ptx::shared_address(half) + i % kSteps / 4 * kHalf.panel_bytes() +
                                      row * kHalf.row_bytes() + ((unit ^ (row % 8)) << 4));
+      loaded ^= held_[i][0];
     }
 #pragma unroll
     for (int i = 0; i < Shape::kPlan.held_in_registers; ++i) {
-      release_half<Shape>(smem_, rank_, kOwnHalf, Shape::kStages - 1 - i, kLanes, 1);
+      release_loaded_half(Shape::kStages - 1 - i, loaded);
     }
+  }
+
+  /// release_half() of the block's own half, which the lanes have loaded.
+  FOVEAL_DEVICE void release_loaded_half(int stage, std::uint32_t loaded) const {
+    const std::uint32_t empty = address_of(smem_.streamed_empty[stage]);
+    ptx::mbarrier_arrive(empty);
+    const int copier = Shape::halves().copier(rank_, kOwnHalf);
+    if (copier == rank_) return;
+    ptx::mbarrier_arrive_remote(ptx::after_loads(ptx::mapa(empty, copier), loaded));
   }
 
   /// s = held . streamed^T, a half of the columns after the other.
@@ -259,6 +270,7 @@ class Scores {
   FOVEAL_DEVICE void pass_gradients(Tile& ds, bool masked, int first, int round) const {
     ptx::mbarrier_wait(address_of(smem_.weights_in_full), round);
     if (kKeys) ptx::mbarrier_wait(address_of(smem_.weights_empty), round ^ 1);
+    std::uint32_t loaded = 0;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       float p[8];
@@ -269,6 +281,7 @@ class Scores {
         p[4 * j + 1] = four.y;
         p[4 * j + 2] = four.z;
         p[4 * j + 3] = four.w;
+        loaded ^= __float_as_uint(four.x);
       }
       if constexpr (kKeys) smem_.weights[i][thread_] = fragment(p);
 #pragma unroll
@@ -279,10 +292,8 @@ class Scores {
         }
       }
     }
-    __syncwarp();
-    if (thread_ % kLanes == 0) {
-      ptx::mbarrier_arrive_remote(peer_address(smem_.weights_in_empty));
-    }
+    const std::uint32_t empty = ptx::after_loads(peer_address(smem_.weights_in_empty), loaded);
+    if (thread_ % kLanes == 0) ptx::mbarrier_arrive_remote(empty);
     if (kKeys) arrive(smem_.weights_full);
     if (masked) hide(ds, first);
     const std::uint32_t full = peer_address(smem_.gradients_full);

@@ -103,8 +103,8 @@ FOVEAL_DEVICE std::uint32_t address_of(const T& variable) {
 /// arrival after __syncwarp would order as much, but racecheck does not follow that.
 FOVEAL_DEVICE void arrive(std::uint64_t& barrier) { ptx::mbarrier_arrive(address_of(barrier)); }
 
-/// `arrivals` of each of the warp's first `lanes` lanes: they have read a streamed half. Also for
-/// the block that copies it.
+/// `arrivals` of each of the warp's first `lanes` lanes: products have read a streamed half. Also
+/// for the block that copies it.
 template <class Shape>
 FOVEAL_DEVICE void release_half(typename Shape::SharedMemory& smem, int rank, int half, int stage,
                                 int lanes, int arrivals) {

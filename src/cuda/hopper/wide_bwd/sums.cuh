@@ -56,6 +56,7 @@ class Sum {
     const bool weights = index_ == 1;
     ptx::mbarrier_wait(weights ? address_of(smem_.weights_full) : address_of(smem_.gradients_full),
                        round);
+    std::uint32_t loaded = 0;
     const uint4* from = weights ? &smem_.weights[0][0] : &smem_.gradients[0][0];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -64,15 +65,15 @@ class Sum {
       factors[i][1] = four.y;
       factors[i][2] = four.z;
       factors[i][3] = four.w;
+      loaded ^= four.x;
     }
     std::uint64_t& empty = weights ? smem_.weights_empty : smem_.gradients_empty;
     if (weights || rank_ % 2 == 1) {
       arrive(empty);
     } else {
-      __syncwarp();
-      if (thread_ % kLanes == 0) {
-        ptx::mbarrier_arrive_remote(ptx::mapa(address_of(empty), rank_ + 1), kLanes);
-      }
+      const std::uint32_t of_peer =
+          ptx::after_loads(ptx::mapa(address_of(empty), rank_ + 1), loaded);
+      if (thread_ % kLanes == 0) ptx::mbarrier_arrive_remote(of_peer, kLanes);
     }
   }
 

@@ -29,10 +29,9 @@ FOVEAL_DEVICE std::int32_t receive_index(typename Shape::SharedMemory& smem, std
   }
   ptx::mbarrier_wait(address_of(smem.index_here), parity);
   const std::int32_t index = *static_cast<volatile std::int32_t*>(&smem.index);
-  __syncwarp();
-  if (threadIdx.x % 32 == 0) {
-    ptx::mbarrier_arrive_remote(ptx::mapa(address_of(smem.index_taken), 0));
-  }
+  const std::uint32_t taken = ptx::after_loads(ptx::mapa(address_of(smem.index_taken), 0),
+                                               static_cast<std::uint32_t>(index));
+  if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive_remote(taken);
   return index;
 }
 

@@ -49,15 +49,17 @@ class Partner {
   }
   /// Of those that have come.
   FOVEAL_DEVICE void take_weights(std::uint32_t (&p)[4][4]) {
+    std::uint32_t loaded = 0;
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
       const uint4 w = smem_.mail[warp_].weights[step][lane()];
+      loaded ^= w.x;
       p[step][0] = w.x;
       p[step][1] = w.y;
       p[step][2] = w.z;
       p[step][3] = w.w;
     }
-    release_weights();
+    release_weights(loaded);
   }
 
   /// Sums travel as weights do: a warp has no weights under way at the end of a tile.
@@ -68,7 +70,7 @@ class Partner {
     ptx::st_async_8(of_peer(place[lane()]), sums, of_peer(smem_.weights_here[warp_]));
     await(smem_.weights_here[warp_], sizeof place, taken_parity_);
     const float2 got = place[lane()];
-    release_weights();
+    release_weights(__float_as_uint(got.x));
     return got;
   }
 
@@ -86,9 +88,10 @@ class Partner {
     parity ^= 1;
   }
 
-  FOVEAL_DEVICE void release_weights() {
-    __syncwarp();
-    if (lane() == 0) ptx::mbarrier_arrive_remote(of_peer(smem_.weights_taken[warp_]));
+  /// `loaded`: of each of the lane's loads.
+  FOVEAL_DEVICE void release_weights(std::uint32_t loaded) {
+    const std::uint32_t taken = ptx::after_loads(of_peer(smem_.weights_taken[warp_]), loaded);
+    if (lane() == 0) ptx::mbarrier_arrive_remote(taken);
   }
 
   typename Shape::SharedMemory& smem_;
