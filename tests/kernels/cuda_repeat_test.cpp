@@ -53,10 +53,13 @@ std::vector<StepShape> shapes() {
       {.nheads_q = 32, .nheads_k = 8, .headdim = 128, .dtype = DType::kFloat16},
       {.nheads_q = 32, .nheads_k = 8, .headdim = 128, .documents = 4},
       {.nheads_q = 32, .nheads_k = 8, .headdim = 128, .causal = false},
+      {.nheads_q = 32, .nheads_k = 32, .headdim = 128, .tokens = 8000, .window_left = 2000},
+      {.nheads_q = 32, .nheads_k = 32, .headdim = 64, .documents = 4, .window_left = 500},
       {.nheads_q = 16, .nheads_k = 8, .headdim = 192},
       {.nheads_q = 16, .nheads_k = 8, .headdim = 320},
       {.nheads_q = 16, .nheads_k = 8, .headdim = 512},
       {.nheads_q = 16, .nheads_k = 8, .headdim = 512, .documents = 4},
+      {.nheads_q = 16, .nheads_k = 8, .headdim = 512, .tokens = 6400, .documents = 32},
       wide,
   };
   all.push_back(wide);

@@ -27,8 +27,8 @@ FOVEAL_DEVICE void bulk_store(float* to, std::uint32_t from, std::uint32_t bytes
                : "memory");
 }
 
-/// What the calling thread saw in global memory, by load_acquire (memory.cuh), comes before what it
-/// asks for from here on.
+/// What the calling thread saw in global memory, by load_acquire or add_acquire (memory.cuh), comes
+/// before what it asks for from here on.
 FOVEAL_DEVICE void fence_proxy_async_global() {
   asm volatile("fence.proxy.async.global;\n" ::: "memory");
 }
@@ -43,7 +43,8 @@ FOVEAL_DEVICE void bulk_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;\n" ::"n"(kPending) : "memory");
 }
 
-/// Waits until all but the kPending youngest groups have been added or stored.
+/// Waits until all but the kPending youngest groups have been added or stored, as the calling
+/// thread sees it; others see it after a release (memory.cuh).
 template <int kPending>
 FOVEAL_DEVICE void bulk_wait() {
   asm volatile("cp.async.bulk.wait_group %0;\n" ::"n"(kPending) : "memory");

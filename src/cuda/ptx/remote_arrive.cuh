@@ -27,10 +27,12 @@ FOVEAL_DEVICE void mbarrier_arrive_remote(std::uint32_t barrier, std::uint32_t a
 /// The barrier's address, known when all lanes have got `word`: something of each load from shared
 /// memory that the arrival is to come after. Otherwise it leaves the multiprocessor beside loads
 /// that were issued before it, and what the other block then stores can be there before they are
-/// done. All lanes of a warp call it.
+/// done. It is the machine's order, not PTX's, that this keeps; FOVEAL_STALLS cannot show where it
+/// is missing, since loads are done while it stalls. All lanes of a warp call it.
 FOVEAL_DEVICE std::uint32_t after_loads(std::uint32_t barrier, std::uint32_t word) {
   const std::uint32_t some_lanes = __ballot_sync(~0u, word == 0) & 0xff;
-  std::uint32_t same;  // no barrier lies that low, which the compiler does not know
+  FOVEAL_ASSERT(barrier > 0xff);  // which the compiler does not know
+  std::uint32_t same;
   asm volatile("max.u32 %0, %1, %2;\n" : "=r"(same) : "r"(barrier), "r"(some_lanes));
   return same;
 }

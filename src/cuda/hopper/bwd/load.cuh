@@ -210,7 +210,7 @@ FOVEAL_DEVICE void add_dq(const GradientArgs& args, typename Shape::SharedMemory
       ptx::bulk_wait<0>();
       if (args.turns == nullptr) {
         ptx::add_release(args.additions + tile, 1);
-      } else if (in_turn) {
+      } else {
         pass_turn(args.turns + tile, turn);
       }
     }

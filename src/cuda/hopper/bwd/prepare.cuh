@@ -19,7 +19,7 @@ struct PrepareArgs {
   cuda::bwd::StatsArgs stats;
   cuda::bwd::ListArgs keys;  ///< Without entries: k is not packed.
   cuda::bwd::ListArgs rows;
-  ClearedPart counters;  ///< Tickets, additions, turns.
+  ClearedPart counters;  ///< Tickets; additions or turns.
   ClearedPart dq_sums;
 };
 

@@ -17,6 +17,7 @@ inline constexpr int kMaxLooks = 1 << 21;
 /// wrong anyway, and the launch must end. What the calling thread asks of the copy engine from here
 /// on comes after what was added, and stored, in the turns before.
 FOVEAL_DEVICE bool await_turn(const std::uint64_t* next_turn, int turn) {
+#pragma unroll 1
   for (int look = 0; look < kMaxLooks; ++look) {
     if (ptx::load_acquire(next_turn) == static_cast<std::uint64_t>(turn)) {
       ptx::fence_proxy_async_global();
@@ -27,9 +28,10 @@ FOVEAL_DEVICE bool await_turn(const std::uint64_t* next_turn, int turn) {
 }
 
 /// After bulk_wait(), which may have been another thread's of the block that has announced it
-/// since. It takes a microsecond. A turn that is passed without the release overtakes what was
-/// added and stored: the next addition is lost below the first one's store, or comes before the
-/// last.
+/// since; also where the turn was given up, for those that come next. It takes a microsecond:
+/// bulk_wait() itself waits only until shared memory has been read (on sm_90 the machine code is
+/// the same), and a turn that is passed without the release overtakes what was added and stored.
+/// The next addition is then lost below the first one's store, or comes before the last.
 FOVEAL_DEVICE void pass_turn(std::uint64_t* next_turn, int turn) {
   ptx::store_release(next_turn, static_cast<std::uint64_t>(turn) + 1);
 }

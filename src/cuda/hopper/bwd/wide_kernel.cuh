@@ -12,6 +12,7 @@
 #include "cuda/hopper/bwd/wide_scores.cuh"
 #include "cuda/hopper/bwd/wide_shared_memory.cuh"
 #include "cuda/hopper/bwd/wide_sums.cuh"
+#include "cuda/hopper/cluster_exit.cuh"
 
 namespace foveal::cuda::hopper::bwd {
 
@@ -47,12 +48,6 @@ FOVEAL_DEVICE void init_wide_barriers(typename Shape::SharedMemory& smem) {
     }
   }
   ptx::fence_mbarrier_init();
-}
-
-/// All threads of all blocks of the cluster.
-FOVEAL_DEVICE void sync_cluster() {
-  ptx::cluster_arrive_relaxed();
-  ptx::cluster_wait();
 }
 
 /// The cluster's ticket, of the block that takes it. Where tiles add to dq in turn, tickets are in
@@ -113,6 +108,7 @@ FOVEAL_DEVICE void consume_sums(const GradientArgs& args, typename Shape::Shared
 #pragma unroll
   for (float& sum : sums) sum = 0.0f;
   SumConsumer<Shape, kSum>(smem, rank).run(sums);
+  finish_exchange();
   const cuda::bwd::BackwardArgs& backward = args.backward;
   const AttentionArgs& attention = backward.attention;
   const cuda::bwd::HeldTile& tile = smem.work.tile;
@@ -145,7 +141,8 @@ __global__ void __launch_bounds__(Config::tile.num_threads(), 1)
     init_wide_barriers<Shape>(smem);
   }
   __syncwarp();
-  sync_cluster();  // both blocks' barriers are ready
+  ptx::cluster_arrive_relaxed();
+  ptx::cluster_wait();  // both blocks' barriers are ready
   if (threadIdx.x == 0) {
     describe_work<Shape>(args, share_ticket<Shape>(args, smem, rank, ticket), smem.work);
   }
@@ -154,20 +151,19 @@ __global__ void __launch_bounds__(Config::tile.num_threads(), 1)
   if (warpgroup == 0) {
     ptx::set_max_registers_lower<Shape::kTile.producer_registers()>();
     produce<Shape>(args, smem, rank);
-    sync_cluster();  // neither's memory is gone while the other reaches for it
+    finish_exchange();
   } else if (warpgroup == 1) {
     ptx::set_max_registers_lower<Shape::kTile.scores_registers()>();
     if (smem.work.steps > 0) ScoresConsumer<Shape>(args, smem, rank).run();
-    sync_cluster();
+    finish_exchange();
   } else if (warpgroup == 2) {
     ptx::set_max_registers_higher<Shape::kTile.consumer_registers()>();
     consume_sums<Shape, Sum::kDv>(args, smem, rank);
-    sync_cluster();
   } else {
     ptx::set_max_registers_higher<Shape::kTile.consumer_registers()>();
     consume_sums<Shape, Sum::kDk>(args, smem, rank);
-    sync_cluster();
   }
+  leave_cluster();
 }
 
 }  // namespace

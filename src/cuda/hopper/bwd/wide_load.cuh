@@ -151,7 +151,7 @@ FOVEAL_DEVICE std::int64_t sums_tile(const GradientArgs& args, const BlockWork& 
                                      const RowTiles& rows) {
   return static_cast<std::int64_t>(rows.head) * args.row_tiles + work.first_row_tile + rows.block;
 }
-/// Of the columns of the tile that the block adds.
+/// Where the turns of the block's columns of the tile are counted.
 template <BackwardTile kTile>
 FOVEAL_DEVICE std::uint64_t* next_turn(const GradientArgs& args, std::int64_t tile, int rank) {
   return args.turns + tile * kTile.blocks + rank;
@@ -207,8 +207,8 @@ FOVEAL_DEVICE void add_wide_dq(const GradientArgs& args, typename Shape::SharedM
   }
 }
 
-/// Passes the block's turns on when its columns of dq have been added. One thread calls it, since
-/// those that add, which have the next step's turn to wait for, would be late for its dq.
+/// Passes the block's turns on when its columns of dq have been added. A thread of its own calls
+/// it: those that add have the next step's turn to wait for, and would be late for its dq.
 template <class Shape>
 FOVEAL_DEVICE void pass_turns(const GradientArgs& args, typename Shape::SharedMemory& smem,
                               int rank) {

@@ -210,11 +210,12 @@ class ScoresConsumer {
   /// The warp's gradients, once published, to the other block too. Consumers have seen those that
   /// came from there in the step before: they have released ds.
   FOVEAL_DEVICE void send_gradients() const {
-    constexpr std::uint32_t kBytes = kPairs.bytes() / 4;
+    constexpr std::uint32_t kWarps = kGroupThreads / 32;
+    constexpr std::uint32_t kBytes = kPairs.bytes() / kWarps;
     static_assert(kPairs.panels() == 1, "a warp's keys lie together");
     const int warp = thread() / 32;
     if (thread() % 32 != 0) return;
-    if (warp == 0) ptx::mbarrier_arrive_expect_tx(address_of(smem_.other_ds_full), 4 * kBytes);
+    if (warp == 0) ptx::mbarrier_arrive_expect_tx(address_of(smem_.other_ds_full), kWarps * kBytes);
     const int other = 1 - rank_;
     ptx::bulk_copy_to_block(
         ptx::mapa(address_of(smem_.ds[Shape::kBlocks - 1]), other) + warp * kBytes,

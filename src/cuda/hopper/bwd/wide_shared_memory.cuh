@@ -75,7 +75,7 @@ FOVEAL_DEVICE std::uint32_t place_of(const unsigned char* operand) {
   return static_cast<std::uint32_t>(ptx::opaque(static_cast<int>(ptx::shared_address(operand))));
 }
 
-/// One arrival a warp, at a barrier of every block of the cluster.
+/// One arrival a warp, at a barrier of every block of the cluster: for what its products have read.
 template <int kBlocks>
 FOVEAL_DEVICE void arrive_in_cluster(std::uint64_t& barrier) {
   if (threadIdx.x % 32 != 0) return;

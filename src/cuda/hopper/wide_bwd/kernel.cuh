@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "cuda/hopper/cluster_exit.cuh"
 #include "cuda/hopper/wide_bwd/load.cuh"
 #include "cuda/hopper/wide_bwd/scores.cuh"
 #include "cuda/hopper/wide_bwd/shared_memory.cuh"
@@ -80,18 +81,6 @@ FOVEAL_DEVICE void describe_work(const WideArgs& args, TileWork& work, int rank)
   work.first_head = kKeys ? scheduled.head * group : scheduled.head / group;
 }
 
-/// No block leaves while another may still store to it or arrive at its barriers: each thread says
-/// when it does so no more, and waits for the others at its end. All lanes of a warp call them.
-FOVEAL_DEVICE void finish_exchange() {
-  __syncwarp();
-  __threadfence();  // arrivals at other blocks' barriers come first
-  ptx::cluster_arrive_relaxed();
-}
-FOVEAL_DEVICE void leave() {
-  __syncwarp();
-  ptx::cluster_wait();
-}
-
 template <class Shape>
 FOVEAL_DEVICE void sum_gradient(const WideArgs& args, typename Shape::SharedMemory& smem, int rank,
                                 int index) {
@@ -160,7 +149,7 @@ __global__ void __launch_bounds__(WideTile::num_threads(kSide), 1)
       }
     }
     finish_exchange();
-    leave();
+    leave_cluster();
   } else if (warpgroup == 1) {
     set_registers<kSide, Shape::kPlan.score_registers>();
     if (smem.work.steps > 0) {
@@ -171,11 +160,11 @@ __global__ void __launch_bounds__(WideTile::num_threads(kSide), 1)
       }
     }
     finish_exchange();
-    leave();
+    leave_cluster();
   } else {
     set_registers<kSide, Shape::kPlan.sum_registers>();
     sum_gradient<Shape>(args, smem, rank, kSide == Side::kRows ? 0 : warpgroup - 2);
-    leave();
+    leave_cluster();
   }
 }
 

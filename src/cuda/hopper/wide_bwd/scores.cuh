@@ -157,11 +157,11 @@ class Scores {
     ptx::mbarrier_wait(address_of(smem_.streamed_full[early.stage]), early.parity);
     multiply_half<kSteps>(s, smem_.held_other(), smem_.streamed(early.stage));
     ptx::wgmma_wait<1>();
-    release_half<Shape>(smem_, rank_, kOwnHalf, own.stage, 1,
+    release_half<Shape>(smem_, rank_, kOwnHalf, own.stage,
                         Shape::halves().score_arrivals(kRole, kOwnHalf));
     ptx::wgmma_wait<0>();
     ptx::hold_registers(s);
-    release_half<Shape>(smem_, rank_, kEarly, early.stage, 1,
+    release_half<Shape>(smem_, rank_, kEarly, early.stage,
                         Shape::halves().score_arrivals(kRole, kEarly));
   }
   /// Products kFirst to kFirst + kSteps - 1.

@@ -43,7 +43,7 @@ class Sum {
       const unsigned char* streamed = smem_.streamed(at.stage);
       if (work.has_unreadable(tiles.first())) clear_unreadable(streamed, tiles.first());
       multiply(sums, factors, streamed);
-      release_half<Shape>(smem_, rank_, half, at.stage, 1, Shape::halves().sum_arrivals(half));
+      release_half<Shape>(smem_, rank_, half, at.stage, Shape::halves().sum_arrivals(half));
     }
   }
 

@@ -36,6 +36,7 @@ class WideConsumer {
 #pragma unroll
       for (float& x : acc) x = 0.0f;
       wait_for_queries(q_parity);
+      __syncwarp();  // a lane that still waited for q could find the round over
       release(smem_.q_empty);
     }
     store_tile<Element>(args_, work, acc, state, {first_row(work), work.row_max},

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "cuda/hopper/cluster_exit.cuh"
 #include "cuda/hopper/fwd/args.hpp"
 #include "cuda/hopper/wide_fwd/attend.cuh"
 #include "cuda/hopper/wide_fwd/deal.cuh"
@@ -68,10 +69,8 @@ __global__ void __launch_bounds__(Config::tile.num_threads(), 1)
     ptx::set_max_registers_higher<Shape::kTile.consumer_registers()>();
     attend_wide<Shape>(args, smem, warpgroup - 1);
   }
-  // No block leaves while the other may still arrive at its barriers.
-  __syncwarp();
-  ptx::cluster_arrive_relaxed();
-  ptx::cluster_wait();
+  finish_exchange();
+  leave_cluster();
 }
 
 }  // namespace
