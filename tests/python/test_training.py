@@ -10,7 +10,9 @@ import foveal
 from math_path import rounding_math_path
 from package_cases import DEVICES
 
-STEPS, BATCH, LENGTH, WIDTH, HEADS, WORDS = 200, 8, 48, 128, 2, 64
+STEPS, BATCH, WIDTH, HEADS, WORDS = 200, 8, 128, 2, 64
+# On a GPU several tiles of keys, whose order decides the bits of dq.
+LENGTHS = {"cpu": 48, "cuda": 400}
 
 
 class Layer(nn.Module):
@@ -35,10 +37,10 @@ def attend_foveal(q, k, v):
     return foveal.flash_attn.flash_attn_func(q, k, v, causal=True, deterministic=True)
 
 
-def sentences(generator):
+def sentences(generator, length):
     """Each word follows from the two before it, most of the time."""
     words = [torch.randint(WORDS, (BATCH,), generator=generator) for _ in range(2)]
-    while len(words) < LENGTH + 1:
+    while len(words) < length + 1:
         follows = (words[-1] + 3 * words[-2]) % WORDS
         strange = torch.rand(BATCH, generator=generator) < 0.05
         any_word = torch.randint(WORDS, (BATCH,), generator=generator)
@@ -48,14 +50,14 @@ def sentences(generator):
 
 def train(attend, device, dtype):
     torch.manual_seed(0)
-    embed, place = nn.Embedding(WORDS, WIDTH), nn.Embedding(LENGTH, WIDTH)
+    embed, place = nn.Embedding(WORDS, WIDTH), nn.Embedding(LENGTHS[device], WIDTH)
     head = nn.Linear(WIDTH, WORDS)
     layers = nn.ModuleList([Layer(), Layer()])
     model = nn.ModuleList([embed, place, head, layers]).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     generator, losses = torch.Generator().manual_seed(1), []
     for _ in range(STEPS):
-        text = sentences(generator).to(device)
+        text = sentences(generator, LENGTHS[device]).to(device)
         with torch.autocast(device, dtype, enabled=dtype != torch.float32):
             x = embed(text[:, :-1]) + place.weight
             for layer in layers:
@@ -73,7 +75,7 @@ def train(attend, device, dtype):
 def test_learns_as_with_pytorch(device, dtype):
     expected, _ = train(attend_pytorch, device, dtype)
     losses, parameters = train(attend_foveal, device, dtype)
-    assert losses[-20:].mean() < 0.8 * losses[:20].mean()
+    assert losses[-20:].mean() < 0.85 * losses[:20].mean()
     # Runs diverge, as two of PyTorch's own do after one rounding; smoothed curves stay together.
     smooth = [x.unfold(0, 20, 20).mean(1) for x in (losses, expected)]
     assert (smooth[0] - smooth[1]).abs().max() < 0.01 * expected[0]

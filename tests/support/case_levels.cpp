@@ -30,8 +30,8 @@ CaseFactor dtype_factor() {
 }
 
 CaseFactor headdim_factor() {
-  return numbers("headdim", {1,   3,   8,   17,  32,  40,  64,  72,  80,  96, 100,
-                             112, 128, 160, 192, 200, 256, 320, 384, 500, 512},
+  return numbers("headdim", {1,   3,   8,   17,  32,  40,  64,  72,  80,  96,  100, 112,
+                             128, 160, 192, 200, 256, 264, 320, 384, 392, 500, 512},
                  [](Draft& d, std::int64_t value) { d.c.headdim = value; });
 }
 

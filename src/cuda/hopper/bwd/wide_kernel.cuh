@@ -1,6 +1,6 @@
 // hopper_bwd's products where heads are wider than 128: two blocks of a cluster hold a tile of keys
 // and values, half of them each, and stream the rows that meet them past it. Warp-specialised: one
-// warpgroup loads and adds, one computes scores and dq, one sums dv, one dk.
+// warpgroup loads and adds, one computes scores, one sums dv, one dk.
 #pragma once
 
 #include <cstdint>
