@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from foveal import _engine
-from foveal._explanation import Explanation, left_to_pytorch, listen
+from foveal._explanation import Explanation, left_to_pytorch, listen, of_recorded
 
 
 def _is_torch(array: Any) -> bool:
@@ -80,6 +80,7 @@ def explain(*arguments: Any, device: str | None = None, **options: Any) -> Expla
         foveal.explain(foveal.scaled_dot_product_attention, query, key, value)    # as the drop-in
         foveal.explain(foveal.flash_attn.flash_attn_func, q, k, v, device="sm_90")
 
+    Where a tensor of PyTorch's requires a gradient, `.backward` explains that too.
     `device` is another device than the arguments': "cpu", "cpu:4" (threads), "cuda:1", or a GPU
     family that need not be here ("sm_120")."""
     if not arguments:
@@ -102,7 +103,7 @@ def _explain_call(function, arguments, options, device: str | None) -> Explanati
     finally:
         recorded, reasons = _torch_engine.take_recording(), listen(False)
     if recorded:
-        return Explanation(recorded[0])
+        return of_recorded(recorded)
     if reasons:
         return left_to_pytorch(reasons[0])
     raise TypeError(f"{getattr(function, '__name__', function)} ran nothing of foveal's")

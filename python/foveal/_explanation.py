@@ -24,6 +24,11 @@ def listen(active: bool) -> list[str]:
     return heard
 
 
+def is_listening() -> bool:
+    """Whether foveal.explain() is running in this thread."""
+    return getattr(_recording, "notes", None) is not None
+
+
 def _microseconds(value: float) -> str:
     return f"{value / 1000:.3g} ms" if value >= 1000 else f"{value:.3g} us"
 
@@ -40,9 +45,11 @@ def _bytes(value: float) -> str:
 class Explanation:
     """What runs for a problem and why: `kernel`, `configuration`, `verdicts` (every kernel of the
     table with its reason), `notes`, `workspace_bytes`, `predicted_time_us` and `roofline_time_us`.
-    `details` has everything, as `foveal explain --json` prints it."""
+    `details` has everything, as `foveal explain --json` prints it. `backward` is the same for the
+    gradient, where a tensor of the call requires one."""
 
     details: dict[str, Any]
+    backward: Explanation | None = None
 
     @property
     def problem(self) -> str:
@@ -98,7 +105,8 @@ class Explanation:
         rows = self._rows() + [(f"{verdict['outcome']}: {verdict['name']}", verdict["reason"])
                                for verdict in self.verdicts]
         width = max(len(name) for name, _ in rows)
-        return "\n".join(f"{name:<{width}}  {text}" for name, text in rows)
+        text = "\n".join(f"{name:<{width}}  {text}" for name, text in rows)
+        return f"{text}\n\n{self.backward!r}" if self.backward else text
 
     def _repr_html_(self) -> str:
         def row(name: str, text: str, tag: str = "td") -> str:
@@ -110,7 +118,8 @@ class Explanation:
                           for verdict in self.verdicts)
         head = "".join(f"<th style='text-align:left'>{name}</th>"
                        for name in ("kernel", "outcome", "reason", "predicted"))
-        return f"<table>{body}</table><table><tr>{head}</tr>{kernels}</table>"
+        table = f"<table>{body}</table><table><tr>{head}</tr>{kernels}</table>"
+        return table + self.backward._repr_html_() if self.backward else table
 
 
 def _verdict_cells(verdict: dict[str, Any]) -> tuple[str, str, str, str]:
@@ -121,6 +130,13 @@ def _verdict_cells(verdict: dict[str, Any]) -> tuple[str, str, str, str]:
 
 def _html_cell(text: str) -> str:
     return f"<td style='text-align:left'>{html.escape(text)}</td>"
+
+
+def of_recorded(recorded: list[dict[str, Any]]) -> Explanation:
+    """Of the first attention that a call would run, and of its gradient."""
+    first, *others = recorded
+    gradients = (details for details in others if details["problem"].startswith("backward "))
+    return Explanation(first, next(map(Explanation, gradients), None))
 
 
 def left_to_pytorch(reason: str) -> Explanation:

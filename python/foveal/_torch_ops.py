@@ -7,6 +7,7 @@ import torch
 
 from foveal import _torch_vmap  # noqa: F401  (registers the batching rules)
 from foveal._errors import InvalidArgument, Unsupported
+from foveal._explanation import is_listening
 from foveal._sdpa_rules import engine_takes
 from foveal._torch_library import (BHSD, BIAS, NUM_OPTIONS, NUM_TENSORS, PATH, SINKS, Causal, ops,
                                    options)
@@ -161,13 +162,24 @@ def _distinct(arguments: tuple) -> list:
     return distinct
 
 
+def _explain_gradient(q, k, v, shared: tuple, out, lse) -> None:
+    """Has the gradient's plan recorded, here where the recording is: PyTorch computes gradients in
+    threads of its own."""
+    needs = [t is not None and t.requires_grad for t in (q, k, v, shared[BIAS], shared[SINKS])]
+    with torch.no_grad():
+        ops.backward.default(torch.empty_like(out), None, q, k, v, out, lse, *shared, *needs)
+
+
 def attend(q, k, v, shared: tuple, want_lse=False, fp32_out=False):
     """(out, lse), by the operator alone where no gradient is needed."""
     if needs_grad(q, k, v, shared[BIAS], shared[SINKS]):
         arguments = (q, k, v, *shared)
         if torch.compiler.is_compiling():
             arguments = _distinct(arguments)
-        return _Attention.apply(*arguments, fp32_out)
+        out, lse = _Attention.apply(*arguments, fp32_out)
+        if not torch.compiler.is_compiling() and is_listening():
+            _explain_gradient(q, k, v, shared, out, lse)
+        return out, lse
     return ops.forward.default(q, k, v, *shared, want_lse, fp32_out)
 
 

@@ -298,6 +298,30 @@ def test_explanation():
     assert foveal.explain(*tensors, device="sm_90").device == far.device
 
 
+def by_the_drop_in(*operands):
+    heads_first = (x.transpose(1, 2) for x in operands)
+    return foveal.scaled_dot_product_attention(*heads_first, enable_gqa=True)
+
+
+@pytest.mark.parametrize("function", (foveal.forward, foveal.flash_attn.flash_attn_func,
+                                      by_the_drop_in))
+def test_explanation_of_a_gradient(function):
+    q, k, v = (torch.from_numpy(t) for t in operands())
+    assert foveal.explain(function, q, k, v).backward is None
+    k.requires_grad_()
+    explained = foveal.explain(function, q, k, v)
+    gradient = explained.backward
+    assert explained.problem.startswith("forward ") and gradient.problem.startswith("backward ")
+    assert gradient.kernel and gradient.kernel != explained.kernel
+    assert repr(explained).endswith(repr(gradient))
+    assert explained._repr_html_().count("<table") == 4
+    with torch.no_grad():
+        assert foveal.explain(function, q, k, v).backward is None
+    far = foveal.explain(function, q, k, v, device="sm_90")
+    assert "sm_90" in far.backward.device
+    assert k.grad is None
+
+
 def test_explaining_computes_nothing_and_ends():
     q, k, v = (torch.from_numpy(t) for t in operands())
     with pytest.raises(foveal.InvalidArgument):

@@ -60,6 +60,10 @@ def test_two_libraries_in_one_run(tmp_path):
     for row in files["torch"]["workloads"] + files["foveal"]["workloads"]:
         assert row["correct"]["passed"] and row["time_us"]["median"] > 0
         assert len(row["time_us"]["samples"]) == 6 and row["peak_bytes"] > 0
+    for row in files["foveal"]["workloads"]:
+        passes = {"train": ["fwd", "bwd"], "backward": ["bwd"]}.get(row["pass"], [])
+        assert len(row["configurations"]) == len(row["kernels"]) == max(len(passes), 1)
+        assert all(name in kernel for name, kernel in zip(passes, row["kernels"]))
     compared = subprocess.run(
         [sys.executable, "-m", "foveal", "compare", str(tmp_path / "results" / "foveal.json"),
          str(tmp_path / "results" / "foveal.json"), "--json"], capture_output=True, text=True)

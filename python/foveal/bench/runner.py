@@ -53,15 +53,19 @@ def _call(attend: Attend, workload: Workload, copies: list[Inputs]) -> Callable[
     return backward
 
 
-def _explanation(workload: Workload, inputs: Inputs, device: str) -> foveal.Explanation:
-    """foveal's plan for the forward pass: it has the traffic, and says what binds it."""
+def _explanations(workload: Workload, inputs: Inputs, device: str) -> list[foveal.Explanation]:
+    """foveal's plans for the passes of the workload: they have the traffic, and say what binds."""
     attend = IMPLEMENTATIONS["foveal"](workload, device)
-    with torch.no_grad():
-        return foveal.explain(lambda: attend(inputs))
+    with torch.set_grad_enabled(workload.pass_ != "forward"):
+        forward = foveal.explain(lambda: attend(inputs))
+    return {"forward": [forward], "backward": [forward.backward],
+            "train": [forward, forward.backward]}[workload.pass_]
 
 
-def _work(workload: Workload, explanation: foveal.Explanation) -> dict:
-    work = dict(explanation.details["work"])
+def _work(workload: Workload, explanations: list[foveal.Explanation]) -> dict:
+    work = dict(explanations[0].details["work"])
+    for name in ("read_bytes", "written_bytes"):
+        work[name] = sum(explanation.details["work"][name] for explanation in explanations)
     pairs = sum(_pairs(workload, rows, keys) for rows, keys in workload.lengths())
     work["visible_pairs"] = float(pairs * workload.nheads_q)
     passes = {"forward": 1.0, "backward": 2.5, "train": 3.5}[workload.pass_]
@@ -85,9 +89,10 @@ def bench_workload(workload: Workload, manifest: Manifest, names: list[str],
     """A row for each implementation, or in its place why it is left out."""
     device = options.device
     inputs = make_inputs(workload, device)
-    explanation = _explanation(workload, inputs, device)
-    memory_bound = (workload.pass_ == "forward" and explanation.details["memory_time_us"]
-                    > explanation.details["compute_time_us"])
+    explanations = _explanations(workload, inputs, device)
+    details = explanations[0].details
+    memory_bound = (workload.pass_ == "forward"
+                    and details["memory_time_us"] > details["compute_time_us"])
     copies = [inputs]
     rows: dict[str, dict | str] = {}
     timings: dict[str, Timing] = {}
@@ -99,9 +104,10 @@ def bench_workload(workload: Workload, manifest: Manifest, names: list[str],
             rows[name] = str(error).splitlines()[0][:200]
             continue
         row = {"id": workload.id, "role": workload.role, "pass": workload.pass_,
-               "problem": explanation.problem,
-               "kernels": [explanation.kernel] if name == "foveal" else [name],
-               "configurations": [explanation.configuration] if name == "foveal" else [],
+               "problem": explanations[0].problem,
+               "kernels": [e.kernel for e in explanations] if name == "foveal" else [name],
+               "configurations": ([e.configuration for e in explanations] if name == "foveal"
+                                  else []),
                "correct": check(workload, inputs, results, manifest.accuracy[workload.dtype])}
         row["peak_bytes"] = peak_bytes(_call(attend, workload, [inputs]), inputs.bytes(), device)
         rows[name] = row
@@ -111,7 +117,7 @@ def bench_workload(workload: Workload, manifest: Manifest, names: list[str],
         wanted = min(MAX_COPIES, math.ceil(ROTATED_BYTES / max(inputs.bytes(), 1)))
         copies += [inputs.copy() for _ in range(wanted - 1)]
     time_in_turn(list(timings.values()), options.rounds, options.min_sample_ms, device)
-    work = _work(workload, explanation)
+    work = _work(workload, explanations)
     for name, timing in timings.items():
         row = rows[name]
         row |= summary(timing)
