@@ -7,7 +7,8 @@ import sys
 from typing import Any
 
 from foveal import _engine
-from foveal._explanation import Explanation, left_to_pytorch, listen, of_recorded
+from foveal._explanation import (Explanation, is_listening, left_to_pytorch, listen, of_recorded,
+                                 stop_listening)
 
 
 def _is_torch(array: Any) -> bool:
@@ -80,9 +81,12 @@ def explain(*arguments: Any, device: str | None = None, **options: Any) -> Expla
         foveal.explain(foveal.scaled_dot_product_attention, query, key, value)    # as the drop-in
         foveal.explain(foveal.flash_attn.flash_attn_func, q, k, v, device="sm_90")
 
-    Where a tensor of PyTorch's requires a gradient, `.backward` explains that too.
+    Where a tensor of PyTorch's requires a gradient, `.backward` explains that too, of out alone
+    (not within torch.compile or a reentrant checkpoint, nor where PyTorch computes the call). A
+    function that calls backward() itself would fill gradients with what nobody computed.
     `device` is another device than the arguments': "cpu", "cpu:4" (threads), "cuda:1", or a GPU
     family that need not be here ("sm_120")."""
+    device = None if device is None else str(device)
     if not arguments:
         raise TypeError("explain() takes q, k, v, or one of foveal's functions and its arguments")
     if callable(arguments[0]):
@@ -96,14 +100,19 @@ def explain(*arguments: Any, device: str | None = None, **options: Any) -> Expla
 def _explain_call(function, arguments, options, device: str | None) -> Explanation:
     from foveal import _torch_engine
 
-    listen(True)
-    _torch_engine.start_recording(device)
+    if is_listening():
+        raise TypeError("explain() is given a function that calls explain()")
+    listen()
     try:
-        function(*arguments, **options)
+        _torch_engine.start_recording(device)
+        try:
+            function(*arguments, **options)
+        finally:
+            recorded = _torch_engine.take_recording()
     finally:
-        recorded, reasons = _torch_engine.take_recording(), listen(False)
+        reasons, refusals = stop_listening()
     if recorded:
-        return of_recorded(recorded)
+        return of_recorded(recorded, refusals)
     if reasons:
         return left_to_pytorch(reasons[0])
     raise TypeError(f"{getattr(function, '__name__', function)} ran nothing of foveal's")

@@ -17,10 +17,20 @@ def note_pytorch(reason: str) -> None:
         notes.append(reason)
 
 
-def listen(active: bool) -> list[str]:
-    """Starts or ends listening in this thread; the reasons heard."""
-    heard = getattr(_recording, "notes", None) or []
-    _recording.notes = [] if active else None
+def note_no_gradient(reason: str) -> None:
+    """Called where nothing computes the gradient of a call that foveal.explain() explains."""
+    _recording.refusals.append(reason)
+
+
+def listen() -> None:
+    """Starts listening in this thread."""
+    _recording.notes, _recording.refusals = [], []
+
+
+def stop_listening() -> tuple[list[str], list[str]]:
+    """Ends it; why calls were left to PyTorch, and why gradients have no kernel."""
+    heard = _recording.notes, _recording.refusals
+    _recording.notes = None
     return heard
 
 
@@ -46,7 +56,7 @@ class Explanation:
     """What runs for a problem and why: `kernel`, `configuration`, `verdicts` (every kernel of the
     table with its reason), `notes`, `workspace_bytes`, `predicted_time_us` and `roofline_time_us`.
     `details` has everything, as `foveal explain --json` prints it. `backward` is the same for the
-    gradient, where a tensor of the call requires one."""
+    gradient with respect to those of its tensors that require one, or None."""
 
     details: dict[str, Any]
     backward: Explanation | None = None
@@ -106,7 +116,7 @@ class Explanation:
                                for verdict in self.verdicts]
         width = max(len(name) for name, _ in rows)
         text = "\n".join(f"{name:<{width}}  {text}" for name, text in rows)
-        return f"{text}\n\n{self.backward!r}" if self.backward else text
+        return text if self.backward is None else f"{text}\n\n{self.backward!r}"
 
     def _repr_html_(self) -> str:
         def row(name: str, text: str, tag: str = "td") -> str:
@@ -119,7 +129,7 @@ class Explanation:
         head = "".join(f"<th style='text-align:left'>{name}</th>"
                        for name in ("kernel", "outcome", "reason", "predicted"))
         table = f"<table>{body}</table><table><tr>{head}</tr>{kernels}</table>"
-        return table + self.backward._repr_html_() if self.backward else table
+        return table if self.backward is None else table + self.backward._repr_html_()
 
 
 def _verdict_cells(verdict: dict[str, Any]) -> tuple[str, str, str, str]:
@@ -132,17 +142,29 @@ def _html_cell(text: str) -> str:
     return f"<td style='text-align:left'>{html.escape(text)}</td>"
 
 
-def of_recorded(recorded: list[dict[str, Any]]) -> Explanation:
-    """Of the first attention that a call would run, and of its gradient."""
+def of_recorded(recorded: list[dict[str, Any]], refusals: list[str]) -> Explanation:
+    """Of the first of the passes that a call would run; an attention with its gradient, where one
+    was recorded or refused."""
     first, *others = recorded
-    gradients = (details for details in others if details["problem"].startswith("backward "))
-    return Explanation(first, next(map(Explanation, gradients), None))
+    name, _, operands = first["problem"].partition(" ")
+    if name != "forward":
+        return Explanation(first)
+    for details in others:
+        if details["problem"].startswith(f"backward {operands}"):
+            return Explanation(first, Explanation(details))
+    if refusals:
+        return Explanation(first, _without_plan("backward", "", refusals[0]))
+    return Explanation(first)
 
 
 def left_to_pytorch(reason: str) -> Explanation:
+    return _without_plan("scaled_dot_product_attention", "torch",
+                         f"PyTorch's own function computes it: {reason}")
+
+
+def _without_plan(problem: str, kernel: str, note: str) -> Explanation:
     return Explanation({
-        "problem": "scaled_dot_product_attention", "device": {}, "kernel": "torch",
-        "configuration": "", "verdicts": [], "workspace_bytes": 0, "predicted_time_us": 0.0,
-        "compute_time_us": 0.0, "memory_time_us": 0.0,
-        "notes": [f"PyTorch's own function computes it: {reason}"],
+        "problem": problem, "device": {}, "kernel": kernel, "configuration": "", "verdicts": [],
+        "workspace_bytes": 0, "predicted_time_us": 0.0, "compute_time_us": 0.0,
+        "memory_time_us": 0.0, "notes": [note],
     })

@@ -6,8 +6,8 @@ from __future__ import annotations
 import torch
 
 from foveal import _torch_vmap  # noqa: F401  (registers the batching rules)
-from foveal._errors import InvalidArgument, Unsupported
-from foveal._explanation import is_listening
+from foveal._errors import InvalidArgument, Unsupported, translated
+from foveal._explanation import is_listening, note_no_gradient
 from foveal._sdpa_rules import engine_takes
 from foveal._torch_library import (BHSD, BIAS, NUM_OPTIONS, NUM_TENSORS, PATH, SINKS, Causal, ops,
                                    options)
@@ -163,11 +163,14 @@ def _distinct(arguments: tuple) -> list:
 
 
 def _explain_gradient(q, k, v, shared: tuple, out, lse) -> None:
-    """Has the gradient's plan recorded, here where the recording is: PyTorch computes gradients in
-    threads of its own."""
+    """Has the gradient's plan recorded, in the thread that records: on a GPU PyTorch computes
+    gradients in another."""
     needs = [t is not None and t.requires_grad for t in (q, k, v, shared[BIAS], shared[SINKS])]
-    with torch.no_grad():
-        ops.backward.default(torch.empty_like(out), None, q, k, v, out, lse, *shared, *needs)
+    try:
+        with torch.no_grad():
+            ops.backward.default(torch.empty_like(out), None, q, k, v, out, lse, *shared, *needs)
+    except RuntimeError as error:
+        note_no_gradient(str(translated(error)))
 
 
 def attend(q, k, v, shared: tuple, want_lse=False, fp32_out=False):

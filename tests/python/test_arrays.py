@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import foveal
+from foveal._explanation import is_listening
 from attention_cases import Built, append_grid, can_run_backward, case_id, grid
 from test_kernels_against_torch import assert_close, assert_lse_close
 from torch_attention import TorchAttention
@@ -320,6 +321,45 @@ def test_explanation_of_a_gradient(function):
     far = foveal.explain(function, q, k, v, device="sm_90")
     assert "sm_90" in far.backward.device
     assert k.grad is None
+
+
+@pytest.mark.parametrize("options", (
+    dict(deterministic=True), dict(softcap=3.0, window_size=(2, 0)), dict(dropout_p=0.5),
+    dict(sinks=torch.zeros(4, requires_grad=True)),
+    dict(bias=torch.zeros(1, 1, 5, 9, requires_grad=True), softmax_scale=2.0),
+), ids=lambda options: next(iter(options)))
+def test_explanation_of_a_gradient_with(options):
+    q, k, v = (torch.from_numpy(t) for t in operands())
+    for leaf in ("q", "option"):
+        q.requires_grad_(leaf == "q" or not any(torch.is_tensor(x) for x in options.values()))
+        assert "bwd" in foveal.explain(q, k, v, **options).backward.kernel
+
+
+def test_explanation_without_a_gradient():
+    q, k, v = (torch.from_numpy(t).requires_grad_() for t in operands())
+    cached = dict(seqused_k=torch.tensor([9, 5], dtype=torch.int32),
+                  cache_batch_idx=torch.tensor([1, 0], dtype=torch.int32))
+    explained = foveal.explain(q, k, v, **cached)
+    assert explained.kernel and not explained.backward.kernel
+    assert "backward doesn't take it" in explained.backward.notes[0]
+    with torch.no_grad():
+        twice = foveal.explain(lambda: (foveal.forward(q, k, v), foveal.forward(k, k, v)))
+    assert twice.backward is None
+    other = foveal.explain(lambda: (foveal.forward(q.detach(), k.detach(), v.detach(), causal=True),
+                                    foveal.forward(q, k, v)))
+    assert other.backward is None, "the gradient is that of another call"
+
+
+def test_explaining_that_fails_ends():
+    q, k, v = (torch.from_numpy(t).requires_grad_() for t in operands())
+    with pytest.raises(foveal.InvalidArgument, match="device"):
+        foveal.explain(q, k, v, device="nowhere")
+    with pytest.raises(TypeError, match="calls explain"):
+        foveal.explain(lambda: foveal.explain(q, k, v))
+    assert not is_listening()
+    assert foveal.explain(q, k, v, device=torch.device("cpu")).backward.kernel
+    out = foveal.forward(q, k, v)
+    assert out.abs().sum() > 0 and torch.autograd.grad(out.sum(), v)[0].abs().sum() > 0
 
 
 def test_explaining_computes_nothing_and_ends():

@@ -64,6 +64,8 @@ def test_two_libraries_in_one_run(tmp_path):
         passes = {"train": ["fwd", "bwd"], "backward": ["bwd"]}.get(row["pass"], [])
         assert len(row["configurations"]) == len(row["kernels"]) == max(len(passes), 1)
         assert all(name in kernel for name, kernel in zip(passes, row["kernels"]))
+        problems = [problem.split()[0] for problem in row["problem"].split("; ")]
+        assert problems == {"train": ["forward", "backward"]}.get(row["pass"], [row["pass"]])
     compared = subprocess.run(
         [sys.executable, "-m", "foveal", "compare", str(tmp_path / "results" / "foveal.json"),
          str(tmp_path / "results" / "foveal.json"), "--json"], capture_output=True, text=True)
@@ -124,6 +126,19 @@ def test_a_wrong_result_is_seen_and_not_timed(tmp_path, monkeypatch, capsys):
     assert "WRONG, not timed (out: relative 1.00e+00, absolute " in capsys.readouterr().out
     row = json.loads(out.read_text())["workloads"][0]
     assert not row["correct"]["passed"] and "time_us" not in row
+
+
+def test_a_gradient_that_foveal_refuses(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(command, "_ceilings", dict)
+    paged = DENSE | {"id": "paged", "pass": "train", "layout": "paged", "page_size": 4,
+                     "seqused_k": [3, 9], "causal": True}
+    path = write_manifest(tmp_path, [paged])
+    out = tmp_path / "{impl}.json"
+    assert command.main([str(path), "--impl", "foveal", "--impl", "torch", "--rounds", "1",
+                         "--min-sample-ms", "0", "--json", str(out)]) == 0
+    assert "backward doesn't take it; torch " in capsys.readouterr().out
+    row = json.loads((tmp_path / "torch.json").read_text())["workloads"][0]
+    assert row["correct"]["passed"] and row["work"]["read_bytes"] > 0
 
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda w: w["id"])

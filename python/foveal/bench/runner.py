@@ -58,14 +58,15 @@ def _explanations(workload: Workload, inputs: Inputs, device: str) -> list[fovea
     attend = IMPLEMENTATIONS["foveal"](workload, device)
     with torch.set_grad_enabled(workload.pass_ != "forward"):
         forward = foveal.explain(lambda: attend(inputs))
-    return {"forward": [forward], "backward": [forward.backward],
-            "train": [forward, forward.backward]}[workload.pass_]
+    if workload.pass_ == "forward":
+        return [forward]
+    return [forward.backward] if workload.pass_ == "backward" else [forward, forward.backward]
 
 
 def _work(workload: Workload, explanations: list[foveal.Explanation]) -> dict:
-    work = dict(explanations[0].details["work"])
-    for name in ("read_bytes", "written_bytes"):
-        work[name] = sum(explanation.details["work"][name] for explanation in explanations)
+    """A pass that foveal refuses has no traffic that is known."""
+    traffic = [e.details["work"] for e in explanations if "work" in e.details]
+    work = {name: sum(one[name] for one in traffic) for name in ("read_bytes", "written_bytes")}
     pairs = sum(_pairs(workload, rows, keys) for rows, keys in workload.lengths())
     work["visible_pairs"] = float(pairs * workload.nheads_q)
     passes = {"forward": 1.0, "backward": 2.5, "train": 3.5}[workload.pass_]
@@ -104,7 +105,7 @@ def bench_workload(workload: Workload, manifest: Manifest, names: list[str],
             rows[name] = str(error).splitlines()[0][:200]
             continue
         row = {"id": workload.id, "role": workload.role, "pass": workload.pass_,
-               "problem": explanations[0].problem,
+               "problem": "; ".join(e.problem for e in explanations),
                "kernels": [e.kernel for e in explanations] if name == "foveal" else [name],
                "configurations": ([e.configuration for e in explanations] if name == "foveal"
                                   else []),
