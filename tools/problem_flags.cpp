@@ -36,7 +36,8 @@ class ProblemBuilder {
         layout_(options.layout.value_or(
             flags.varlen || !flags.doc_lens.empty() ? TensorLayout::kThd : TensorLayout::kBshd)),
         batch_(flags.batch < 0 ? 1 : flags.batch),
-        seqlen_k_(flags.seqlen_k < 0 ? 1024 : flags.seqlen_k),
+        seqlen_k_(flags.seqlen_k < 0 ? std::max<std::int64_t>(1024, flags.seqlen_q)
+                                     : flags.seqlen_k),
         seqlen_q_(flags.seqlen_q < 0 ? seqlen_k_ : flags.seqlen_q),
         nheads_k_(flags.nheads_k < 0 ? flags.nheads_q : flags.nheads_k),
         headdim_v_(flags.headdim_v < 0 ? flags.headdim : flags.headdim_v) {}
@@ -357,7 +358,8 @@ std::vector<const CLI::Option*> add_problem_flags(CLI::App& command, ProblemFlag
            "What is computed; forward without it");
   add.count("--batch", flags.batch, "Sequences; 1 without it");
   add.count("--seqlen-q", flags.seqlen_q, "Queries of each; as --seqlen-k without it");
-  add.count("--seqlen-k", flags.seqlen_k, "Keys of each, or the cache's capacity; 1024 without it");
+  add.count("--seqlen-k", flags.seqlen_k,
+            "Keys of each, or the cache's capacity; as --seqlen-q without it, 1024 at least");
   add.count("--nheads-q", flags.nheads_q, "Query heads; 16 without it");
   add.count("--nheads-k", flags.nheads_k, "Key/value heads; as --nheads-q without it");
   add.count("--headdim", flags.headdim, "Of q and k; 128 without it");

@@ -24,7 +24,7 @@ struct ProblemFlags {
   std::string bias = "none";
   std::int64_t batch = -1;     ///< -1: 1.
   std::int64_t seqlen_q = -1;  ///< -1: as seqlen_k.
-  std::int64_t seqlen_k = -1;  ///< -1: 1024.
+  std::int64_t seqlen_k = -1;  ///< -1: as seqlen_q, 1024 at least.
   std::int64_t nheads_q = 16;
   std::int64_t nheads_k = -1;  ///< -1: as nheads_q.
   std::int64_t headdim = 128;

@@ -69,6 +69,14 @@ TEST(CliExplain, DocumentsGiveTheWorkOfTheirOwnLengths) {
             "forward fp16 q[24, 16, 128] k[24, 16, 128] packed");
 }
 
+TEST(CliExplain, KeysAreAsManyAsQueriesAndNotFew) {
+  EXPECT_EQ(explained({"--seqlen-q", "4096"})["problem"],
+            "forward fp16 q[1, 4096, 16, 128] k[1, 4096, 16, 128]");
+  EXPECT_EQ(explained({"--seqlen-q", "1"})["problem"],
+            "forward fp16 q[1, 1, 16, 128] k[1, 1024, 16, 128]");
+  EXPECT_EQ(explained({})["problem"], "forward fp16 q[1, 1024, 16, 128] k[1, 1024, 16, 128]");
+}
+
 TEST(CliExplain, CachesAndPages) {
   EXPECT_EQ(explained({"--seqlen-q", "1", "--seqlen-k", "100", "--page-size", "16", "--batch",
                        "2"})["problem"],
