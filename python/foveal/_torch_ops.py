@@ -178,9 +178,9 @@ def attend(q, k, v, shared: tuple, want_lse=False, fp32_out=False):
     if needs_grad(q, k, v, shared[BIAS], shared[SINKS]):
         arguments = (q, k, v, *shared)
         if torch.compiler.is_compiling():
-            arguments = _distinct(arguments)
+            return _Attention.apply(*_distinct(arguments), fp32_out)
         out, lse = _Attention.apply(*arguments, fp32_out)
-        if not torch.compiler.is_compiling() and is_listening():
+        if is_listening():
             _explain_gradient(q, k, v, shared, out, lse)
         return out, lse
     return ops.forward.default(q, k, v, *shared, want_lse, fp32_out)

@@ -1,6 +1,7 @@
 // What only a GPU can get wrong, over every CUDA kernel of the table: graphs, streams, threads, the
 // current device. Skipped, with the reason, where a kernel can't run here.
 #include <array>
+#include <set>
 #include <string_view>
 #include <thread>
 
@@ -300,7 +301,7 @@ TEST_P(CudaKernels, EndsThoughLengthsContradictOneAnother) {
   for_each_case([](const Case& c) {
     for (const std::string name : {"cu_seqlens_q", "cu_seqlens_k"}) {
       for (const std::int64_t end : {1, 2}) {
-        for (const bool deterministic : {false, c.deterministic}) {
+        for (const bool deterministic : std::set{false, c.deterministic}) {
           Case spoilt = c;
           spoilt.deterministic = deterministic;
           DeviceRun run(spoilt);

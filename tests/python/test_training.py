@@ -12,7 +12,7 @@ from package_cases import DEVICES
 
 STEPS, BATCH, WIDTH, HEADS, WORDS = 200, 8, 128, 2, 64
 # On a GPU several tiles of keys, whose order decides the bits of dq.
-LENGTHS = {"cpu": 48, "cuda": 400}
+LENGTHS = {"cpu": 48, "cuda": 300}
 
 
 class Layer(nn.Module):
@@ -75,7 +75,7 @@ def train(attend, device, dtype):
 def test_learns_as_with_pytorch(device, dtype):
     expected, _ = train(attend_pytorch, device, dtype)
     losses, parameters = train(attend_foveal, device, dtype)
-    assert losses[-20:].mean() < 0.85 * losses[:20].mean()
+    assert losses[-20:].mean() < 0.8 * losses[:20].mean()
     # Runs diverge, as two of PyTorch's own do after one rounding; smoothed curves stay together.
     smooth = [x.unfold(0, 20, 20).mean(1) for x in (losses, expected)]
     assert (smooth[0] - smooth[1]).abs().max() < 0.01 * expected[0]

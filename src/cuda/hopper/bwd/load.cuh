@@ -176,7 +176,7 @@ FOVEAL_DEVICE void add_dq(const GradientArgs& args, typename Shape::SharedMemory
 #pragma unroll 1
     for (int step = 0; step < work.steps; ++step, ++count, rows.advance(work)) {
       if (count % 2 != adder) continue;
-      const int tile = rows.head * args.row_tiles + work.first_row_tile + rows.block;
+      const int tile = sums_tile<int>(args, work, rows);
       int turn = 0;
       bool first;
       if (args.turns != nullptr) {

@@ -9,6 +9,7 @@
 #include "cuda/hopper/bwd/shared_memory.cuh"
 #include "cuda/hopper/bwd/turns.cuh"
 #include "cuda/hopper/bwd/wide_shared_memory.cuh"
+#include "cuda/hopper/bwd/work.cuh"
 #include "cuda/ptx/bulk_reduce.cuh"
 #include "cuda/ptx/cluster.cuh"
 #include "cuda/ptx/mbarrier.cuh"
@@ -146,11 +147,6 @@ FOVEAL_DEVICE void load_wide_operands(const GradientArgs& args, typename Shape::
   }
 }
 
-/// Number of the tile of dq's sums of the rows.
-FOVEAL_DEVICE std::int64_t sums_tile(const GradientArgs& args, const BlockWork& work,
-                                     const RowTiles& rows) {
-  return static_cast<std::int64_t>(rows.head) * args.row_tiles + work.first_row_tile + rows.block;
-}
 /// Where the turns of the block's columns of the tile are counted.
 template <BackwardTile kTile>
 FOVEAL_DEVICE std::uint64_t* next_turn(const GradientArgs& args, std::int64_t tile, int rank) {
@@ -176,7 +172,7 @@ FOVEAL_DEVICE void add_wide_dq(const GradientArgs& args, typename Shape::SharedM
   bool in_turn = args.turns != nullptr;
 #pragma unroll 1
   for (int step = 0; step < work.steps; ++step, rows.advance(work)) {
-    const std::int64_t tile = sums_tile(args, work, rows);
+    const std::int64_t tile = sums_tile<std::int64_t>(args, work, rows);
     float* to = args.backward.dq_sums + tile * kTile.dq_floats() + first * kTile.m;
     int turn = 0;
     if (in_turn) {
@@ -218,7 +214,7 @@ FOVEAL_DEVICE void pass_turns(const GradientArgs& args, typename Shape::SharedMe
 #pragma unroll 1
   for (int step = 0; step < work.steps; ++step, rows.advance(work)) {
     ptx::mbarrier_wait(address_of(smem.dq_added), step % 2);
-    pass_turn(next_turn<kTile>(args, sums_tile(args, work, rows), rank),
+    pass_turn(next_turn<kTile>(args, sums_tile<std::int64_t>(args, work, rows), rank),
               dq_turn(kTile, work.turns, work.row_step, rows.block * kTile.m));
     ptx::mbarrier_arrive(address_of(smem.turn_passed));
   }

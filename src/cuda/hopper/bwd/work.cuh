@@ -26,6 +26,13 @@ FOVEAL_DEVICE KeyTile find_key_tile(const GradientArgs& args, std::uint32_t tick
   return {entries[1 + place.block], place.pair, place.falling};
 }
 
+/// Number of the tile of dq's sums of a tile of rows: as an int where registers are few.
+template <class Integer>
+FOVEAL_DEVICE Integer sums_tile(const GradientArgs& args, const BlockWork& work,
+                                const RowTiles& rows) {
+  return static_cast<Integer>(rows.head) * args.row_tiles + work.first_row_tile + rows.block;
+}
+
 /// A side of the window in 32 bits: beyond any length it is unbounded.
 FOVEAL_DEVICE std::int32_t narrow(std::int64_t side) {
   return static_cast<std::int32_t>(

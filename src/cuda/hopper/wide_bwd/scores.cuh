@@ -124,28 +124,19 @@ class Scores {
     constexpr PanelLayout kHalf = Shape::kHalf;
     const int lane = thread_ % 32;
     const int row = thread_ / 32 * 16 + lane % 16;
-    std::uint32_t loaded = 0;
 #pragma unroll
     for (int i = 0; i < kHeldSteps; ++i) {
       const unsigned char* half = i < kSteps ? smem_.held_own() : smem_.held_other();
       const int unit = i % 4 * 2 + lane / 16;
       ptx::ldmatrix_x4(held_[i], ptx::shared_address(half) + i % kSteps / 4 * kHalf.panel_bytes() +
                                      row * kHalf.row_bytes() + ((unit ^ (row % 8)) << 4));
-      loaded ^= held_[i][0];
     }
+    static_assert(kHeldSteps == 0 || Shape::kPlan.pairs == 1,
+                  "another block that copies the own half is told by after_loads()");
 #pragma unroll
     for (int i = 0; i < Shape::kPlan.held_in_registers; ++i) {
-      release_loaded_half(Shape::kStages - 1 - i, loaded);
+      arrive(smem_.streamed_empty[Shape::kStages - 1 - i]);
     }
-  }
-
-  /// release_half() of the block's own half, which the lanes have loaded.
-  FOVEAL_DEVICE void release_loaded_half(int stage, std::uint32_t loaded) const {
-    const std::uint32_t empty = address_of(smem_.streamed_empty[stage]);
-    ptx::mbarrier_arrive(empty);
-    const int copier = Shape::halves().copier(rank_, kOwnHalf);
-    if (copier == rank_) return;
-    ptx::mbarrier_arrive_remote(ptx::after_loads(ptx::mapa(empty, copier), loaded));
   }
 
   /// s = held . streamed^T, a half of the columns after the other.
