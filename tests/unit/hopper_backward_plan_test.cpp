@@ -218,11 +218,11 @@ TEST(HopperBackwardPlan, PiecesOfNarrowDqLieOneAfterTheOther) {
        {bwd::BackwardHdim64::tile, bwd::BackwardHdim96::tile, bwd::BackwardHdim128::tile}) {
     int floats = 0;
     for (int piece = 0; piece < tile.num_consumers(); ++piece) {
-      EXPECT_EQ(floats, piece * bwd::kPieceFloats) << tile.d;
-      floats += tile.dq_piece_floats(piece);
+      EXPECT_EQ(floats, piece * tile.dq_piece_floats()) << tile.d;
+      floats += tile.dq_piece_floats();
       const int row = piece / tile.dq_column_pieces() * bwd::kGroupRows;
-      const int column = piece % tile.dq_column_pieces() * 64;
-      EXPECT_EQ(bwd::dq_place(tile, row, column), piece * bwd::kPieceFloats) << tile.d;
+      const int column = piece % tile.dq_column_pieces() * tile.dq_piece_columns();
+      EXPECT_EQ(bwd::dq_place(tile, row, column), piece * tile.dq_piece_floats()) << tile.d;
     }
     EXPECT_EQ(floats, tile.dq_floats()) << tile.d;
   }

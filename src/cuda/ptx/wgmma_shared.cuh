@@ -21,6 +21,10 @@ template <class Element, int kN, FactorsOfB kFactors>
 struct WgmmaShared;
 
 // Shapes differ in their number of registers alone; the macros list them and are gone at the end.
+#define FOVEAL_NAMES_48            \
+  "%0,%1,%2,%3,%4,%5,%6,%7,"       \
+  "%8,%9,%10,%11,%12,%13,%14,%15," \
+  "%16,%17,%18,%19,%20,%21,%22,%23"
 #define FOVEAL_NAMES_64              \
   "%0,%1,%2,%3,%4,%5,%6,%7,"         \
   "%8,%9,%10,%11,%12,%13,%14,%15,"   \
@@ -38,6 +42,7 @@ struct WgmmaShared;
 #define FOVEAL_D(c, i)                                                             \
   c(d[8 * i]), c(d[8 * i + 1]), c(d[8 * i + 2]), c(d[8 * i + 3]), c(d[8 * i + 4]), \
       c(d[8 * i + 5]), c(d[8 * i + 6]), c(d[8 * i + 7])
+#define FOVEAL_PLACES_48(c) FOVEAL_D(c, 0), FOVEAL_D(c, 1), FOVEAL_D(c, 2)
 #define FOVEAL_PLACES_64(c) FOVEAL_D(c, 0), FOVEAL_D(c, 1), FOVEAL_D(c, 2), FOVEAL_D(c, 3)
 #define FOVEAL_PLACES_128(c) \
   FOVEAL_PLACES_64(c), FOVEAL_D(c, 4), FOVEAL_D(c, 5), FOVEAL_D(c, 6), FOVEAL_D(c, 7)
@@ -63,14 +68,18 @@ struct WgmmaShared;
           : "l"(left), "l"(right), "n"(static_cast<int>(kFactors)));                               \
     }                                                                                              \
   };
+FOVEAL_WGMMA_SHARED(48, __half, "f16", 24, 25, 26)
+FOVEAL_WGMMA_SHARED(48, __nv_bfloat16, "bf16", 24, 25, 26)
 FOVEAL_WGMMA_SHARED(64, __half, "f16", 32, 33, 34)
 FOVEAL_WGMMA_SHARED(64, __nv_bfloat16, "bf16", 32, 33, 34)
 FOVEAL_WGMMA_SHARED(128, __half, "f16", 64, 65, 66)
 FOVEAL_WGMMA_SHARED(128, __nv_bfloat16, "bf16", 64, 65, 66)
 
+#undef FOVEAL_NAMES_48
 #undef FOVEAL_NAMES_64
 #undef FOVEAL_NAMES_128
 #undef FOVEAL_D
+#undef FOVEAL_PLACES_48
 #undef FOVEAL_PLACES_64
 #undef FOVEAL_PLACES_128
 #undef FOVEAL_WGMMA_SHARED

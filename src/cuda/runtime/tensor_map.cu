@@ -52,11 +52,13 @@ Status encode_tensor_map(const TensorMapShape& shape, TensorMap& map) {
   const cuuint32_t steps[4] = {1, 1, 1, 1};
   const auto encode_once = [&] {
     // Bits are copied: fp16 stands for bf16 too.
-    return (*encode)(
-        reinterpret_cast<CUtensorMap*>(&map), CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4,
-        const_cast<void*>(shape.data), extents, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-        shape.box_columns == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
-        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    return (*encode)(reinterpret_cast<CUtensorMap*>(&map), CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4,
+                     const_cast<void*>(shape.data), extents, strides, box, steps,
+                     CU_TENSOR_MAP_INTERLEAVE_NONE,
+                     shape.box_columns == 64   ? CU_TENSOR_MAP_SWIZZLE_128B
+                     : shape.box_columns == 32 ? CU_TENSOR_MAP_SWIZZLE_64B
+                                               : CU_TENSOR_MAP_SWIZZLE_32B,
+                     CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   };
   CUresult result = encode_once();
   if (result == CUDA_ERROR_INVALID_CONTEXT) {

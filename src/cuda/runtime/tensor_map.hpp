@@ -20,7 +20,7 @@ struct TensorMapShape {
   const void* data = nullptr;             ///< A multiple of 16 bytes.
   std::array<std::int64_t, 4> extents{};  ///< At least 1.
   std::array<std::int64_t, 3> strides{};  ///< In elements, of dimensions 1 to 3: multiples of 8.
-  std::int32_t box_columns = 0;           ///< 64 or 32: rows of 128 or 64 bytes, swizzled so.
+  std::int32_t box_columns = 0;           ///< 64, 32 or 16: rows of 128 to 32 bytes, swizzled so.
   std::int32_t box_rows = 0;
 };
 

@@ -1,6 +1,6 @@
-// Operands of wgmma in shared memory as the copy engine leaves them: panels of 64 or 32 columns
-// side by side, each (rows, columns) row-major with rows of 128 or 64 bytes, whose units of 16
-// bytes are exchanged by exclusive or with the number of the 128-byte line, modulo 8 or 4.
+// Operands of wgmma in shared memory as the copy engine leaves them: panels of 64, 32 or 16 columns
+// side by side, each (rows, columns) row-major with rows of 128, 64 or 32 bytes, whose units of 16
+// bytes are exchanged by exclusive or with the number of the 128-byte line, modulo 8, 4 or 2.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,10 @@ namespace foveal::cuda {
 struct PanelLayout {
   int rows = 0;
   int columns = 0;
+  int widest_panel = 64;  ///< Columns: 16 where parts of 16 columns are operands.
 
   [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int panel_columns() const {
-    return columns % 64 == 0 ? 64 : 32;
+    return widest_panel < 64 ? widest_panel : columns % 64 == 0 ? 64 : 32;
   }
   [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int panels() const {
     return columns / panel_columns();
@@ -55,7 +56,9 @@ class PanelOperand {
   }
 
  private:
-  static constexpr std::uint32_t kSwizzle = kLayout.panel_columns() == 64 ? 1 : 2;
+  static constexpr std::uint32_t kSwizzle = kLayout.panel_columns() == 64   ? 1
+                                            : kLayout.panel_columns() == 32 ? 2
+                                                                            : 3;
   /// From panel to panel (not looked at where factors are adjacent), and from 8 rows to the next.
   static constexpr std::uint32_t kPanelStride = kLayout.panel_bytes();
   static constexpr std::uint32_t kRowsStride = 8 * kLayout.row_bytes();

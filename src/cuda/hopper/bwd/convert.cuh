@@ -81,16 +81,17 @@ FOVEAL_DEVICE void wait_for_additions(const GradientArgs& args, std::int64_t ind
   __syncthreads();
 }
 
-/// 16 rows of a piece of 64 columns, as a warp of a consumer has held them: of every 8 columns the
-/// lane's two of row `row` and of row + 8.
+/// 16 rows of a piece, as a warp of a consumer has held them: of every 8 columns the lane's two of
+/// row `row` and of row + 8.
 struct PieceRows {
   int row;     ///< Of the sequence.
   int column;  ///< The first.
   bool stored[2];
 };
 
+template <int kEights>
 FOVEAL_DEVICE void store_piece(const GradientArgs& args, const cuda::bwd::OperandRows& dq,
-                               const PieceRows& at, const float4 (&sums)[8]) {
+                               const PieceRows& at, const float4 (&sums)[kEights]) {
   const float scale = args.backward.attention.score.softmax_scale;
   const cuda::bwd::GradientInfo& info = args.backward.dq_info;
   const auto lane = static_cast<int>(threadIdx.x) % 32;
@@ -98,15 +99,15 @@ FOVEAL_DEVICE void store_piece(const GradientArgs& args, const cuda::bwd::Operan
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const std::int64_t row = dq.offset + (at.row + 8 * half) * dq.row_stride;
-    float2 values[8];
+    float2 values[round_up(kEights, 4)] = {};
 #pragma unroll
-    for (int j = 0; j < 8; ++j) {
+    for (int j = 0; j < kEights; ++j) {
       values[j] = half == 0 ? float2{scale * sums[j].x, scale * sums[j].y}
                             : float2{scale * sums[j].z, scale * sums[j].w};
     }
     if (args.dq_in_units) {
 #pragma unroll
-      for (int j = 0; j < 8; j += 4) {
+      for (int j = 0; j < kEights; j += 4) {
         std::uint32_t words[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
@@ -115,13 +116,13 @@ FOVEAL_DEVICE void store_piece(const GradientArgs& args, const cuda::bwd::Operan
         }
         transpose_quad(words);
         const int column = at.column + 8 * (j + lane % 4);
-        if (!at.stored[half] || column >= dq.columns) continue;
+        if (!at.stored[half] || j + lane % 4 >= kEights || column >= dq.columns) continue;
         auto* to = static_cast<std::uint16_t*>(const_cast<void*>(dq.data)) + row + column;
         *reinterpret_cast<uint4*>(to) = {words[0], words[1], words[2], words[3]};
       }
     } else if (at.stored[half]) {
 #pragma unroll
-      for (int j = 0; j < 8; ++j) {
+      for (int j = 0; j < kEights; ++j) {
         const int column = at.column + 8 * j + 2 * (lane % 4);
         cuda::bwd::store_pair(const_cast<void*>(dq.data), info, row + column * dq.dim_stride,
                               dq.dim_stride, dq.columns - column, values[j].x, values[j].y);
@@ -137,6 +138,7 @@ static __global__ void __launch_bounds__(kConvertThreads, convert_blocks(Config:
     convert_dq_kernel(const __grid_constant__ GradientArgs args) {
   constexpr BackwardTile kTile = Config::tile;
   constexpr int kUnits = kTile.m / 16 * kTile.dq_column_pieces();
+  constexpr int kEights = kTile.dq_piece_columns() / 8;
   const cuda::bwd::BackwardArgs& backward = args.backward;
   if constexpr (kTile.is_wide()) ptx::wait_for_grid_before();
   const SumsTile sums = find_sums_tile<Config>(args, blockIdx.x);
@@ -155,12 +157,12 @@ static __global__ void __launch_bounds__(kConvertThreads, convert_blocks(Config:
          unit += kConvertThreads / 32) {
       const int piece = unit / 4;
       const int row = piece / kTile.dq_column_pieces() * 64 + unit % 4 * 16 + lane / 4;
-      const int column = piece % kTile.dq_column_pieces() * 64;
+      const int column = piece % kTile.dq_column_pieces() * kTile.dq_piece_columns();
       const auto* from = reinterpret_cast<const float4*>(
           backward.dq_sums + sums.index * kTile.dq_floats() + dq_place(kTile, row, column));
-      float4 values[8];
+      float4 values[kEights];
 #pragma unroll
-      for (int j = 0; j < 8; ++j) {
+      for (int j = 0; j < kEights; ++j) {
         const bool read = column + 8 * j < summed_columns;
         values[j] = read ? __ldcs(from + j * kGroupThreads + lane % 4) : float4{0, 0, 0, 0};
       }

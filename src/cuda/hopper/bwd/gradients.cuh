@@ -42,7 +42,7 @@ class Consumer {
   using Scores = float[kScores];
   using Sums = float[kSums];
   using Weights = std::uint32_t[kWeightSteps][4];
-  using Piece = float[32];  ///< Of dq: 64 rows x 64 columns of a warpgroup.
+  using Piece = float[kTile.dq_piece_columns() / 2];  ///< Of dq: 64 rows of a warpgroup.
 
   FOVEAL_DEVICE Consumer(const GradientArgs& args, SharedMemory& smem, int group)
       : args_(args), smem_(smem), group_(group) {}
@@ -70,7 +70,7 @@ class Consumer {
 #pragma unroll
     for (int i = 0; i < kScores / 2; ++i) ds[i / 4][i % 4] = 0;  // the first step's dk adds nothing
 #pragma unroll
-    for (int i = 0; i < 32; ++i) dq[i] = 0.0f;
+    for (float& x : dq) x = 0.0f;
     first_ = step_;
     before_ = q_.stage;
     parity_ = work().parity;
@@ -288,12 +288,13 @@ class Consumer {
     ptx::wgmma_commit();
   }
 
-  /// Starts the consumer's piece of dq = ds . k. Nobody reads columns beyond those of k, nor what
-  /// is computed in the first step of a tile of keys from ds of no step.
+  /// Starts the consumer's piece of dq = ds . k. Nobody reads what is computed in the first step of
+  /// a tile of keys from ds of no step.
   FOVEAL_DEVICE void start_dq(Piece& dq, unsigned step) const {
-    using Product = ptx::WgmmaShared<Element, 64, ptx::FactorsOfB::kApart>;
+    using Product = ptx::WgmmaShared<Element, kTile.dq_piece_columns(), ptx::FactorsOfB::kApart>;
     const int row = group_ / kTile.dq_column_pieces() * kGroupRows;
-    const int panel = group_ % kTile.dq_column_pieces() * (64 / kK.panel_columns());
+    constexpr int kPanels = kTile.dq_piece_columns() / kK.panel_columns();
+    const int panel = group_ % kTile.dq_column_pieces() * kPanels;
     const PanelOperand<kDs> left(at(smem_.ds[step % 2]), row);
     const PanelOperand<kK> right(k_ + panel * kK.panel_bytes(), 0);
     ptx::wgmma_fence();
@@ -328,7 +329,7 @@ class Consumer {
     if constexpr (!kTile.overlaps_dk()) await_dq_place(step);
     const std::uint32_t to = ptx::shared_address(smem_.dq[group_]) + 16 * thread_of_group();
 #pragma unroll
-    for (int j = 0; j < 8; ++j) {
+    for (int j = 0; j < kTile.dq_piece_columns() / 8; ++j) {
       ptx::store_shared_16(to + j * 16 * kGroupThreads,
                            {__float_as_uint(dq[4 * j]), __float_as_uint(dq[4 * j + 1]),
                             __float_as_uint(dq[4 * j + 2]), __float_as_uint(dq[4 * j + 3])});

@@ -169,6 +169,7 @@ template <class Shape>
 FOVEAL_DEVICE void add_dq(const GradientArgs& args, typename Shape::SharedMemory& smem,
                           std::uint32_t adder) {
   constexpr BackwardTile kTile = Shape::kTile;
+  constexpr int kPieceFloats = kTile.dq_piece_floats();
   std::uint32_t count = 0;
   bool in_turn = args.turns != nullptr;
   for_all_work<Shape>(smem, [&](const BlockWork& work) {
@@ -194,12 +195,11 @@ FOVEAL_DEVICE void add_dq(const GradientArgs& args, typename Shape::SharedMemory
 #pragma unroll
       for (int piece = 0; piece < Shape::kConsumers; ++piece) {
         const std::uint32_t from = address_of(smem.dq[piece]);
-        const std::uint32_t bytes = 4 * kTile.dq_piece_floats(piece);
         ptx::mbarrier_wait(address_of(smem.dq_full[adder][piece]), count / 2 % 2);
         if (first) {
-          ptx::bulk_store(to + piece * kPieceFloats, from, bytes);
+          ptx::bulk_store(to + piece * kPieceFloats, from, 4 * kPieceFloats);
         } else {
-          ptx::bulk_reduce_add(to + piece * kPieceFloats, from, bytes);
+          ptx::bulk_reduce_add(to + piece * kPieceFloats, from, 4 * kPieceFloats);
         }
         ptx::bulk_commit();
       }

@@ -95,7 +95,7 @@ struct GradientShape {
     unsigned char q[kQStages][kQLayout.bytes()];
     unsigned char dout[kDoutStages][kQLayout.bytes()];
     unsigned char ds[2][kDsLayout.bytes()];
-    float dq[kConsumers][kPieceFloats];
+    float dq[kConsumers][kTile.dq_piece_floats()];
     float lse[kDoutStages][kTile.m];    ///< In log2 units.
     float delta[kDoutStages][kTile.m];  ///< delta - dlse
     std::uint64_t k_full, v_full;

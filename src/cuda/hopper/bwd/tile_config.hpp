@@ -13,8 +13,6 @@ namespace foveal::cuda::hopper::bwd {
 /// Threads of a warpgroup, and the rows of one wgmma.
 inline constexpr int kGroupThreads = 128;
 inline constexpr int kGroupRows = 64;
-/// Places in shared memory for a consumer's piece of dq, where heads are not wider than 128.
-inline constexpr int kPieceFloats = kGroupRows * 64;
 /// Columns of dq that leave together where they are wider.
 inline constexpr int kPieceColumns = 16;
 
@@ -41,20 +39,23 @@ struct BackwardTile {
   [[nodiscard]] FOVEAL_HOST_DEVICE constexpr PanelLayout q_layout() const { return {m, d}; }
   /// Rows of q and dout that a block asks for: the cluster's blocks ask for a tile together.
   [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int q_box_rows() const { return m / blocks; }
-  /// k or v of a block.
+  /// k or v of a block. Narrow: pieces of dq are of whole panels of k.
   [[nodiscard]] FOVEAL_HOST_DEVICE constexpr PanelLayout k_layout() const {
-    return {n / blocks, d};
+    return {n / blocks, d, !is_wide() && dq_piece_columns() % 32 != 0 ? 16 : 64};
   }
   /// Gradients of scores: rows of q, keys adjacent.
   [[nodiscard]] FOVEAL_HOST_DEVICE constexpr PanelLayout ds_layout() const { return {m, n}; }
 
-  /// Narrow: dq of a tile is computed in pieces of 64 rows x 64 columns, one a consumer; of
-  /// headdim 96 the second piece has 32 columns that are kept.
+  /// Narrow: dq of a tile is computed in pieces of 64 rows x 64 columns (headdim 96: 48), one a
+  /// consumer.
   [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int dq_column_pieces() const {
     return ceil_div(d, 64);
   }
-  [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int dq_piece_floats(int piece) const {
-    return kGroupRows * min_of(64, d - piece % dq_column_pieces() * 64);
+  [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int dq_piece_columns() const {
+    return d / dq_column_pieces();
+  }
+  [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int dq_piece_floats() const {
+    return kGroupRows * dq_piece_columns();
   }
   [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int dq_floats() const { return m * d; }
 
@@ -107,7 +108,7 @@ struct BackwardTile {
     const int held = 2 * k_layout().bytes() + dout_stages * 8 * m;
     const int streamed = (q_stages + dout_stages) * q_layout().bytes();
     if (!is_wide()) {
-      return held + streamed + 2 * ds_layout().bytes() + 4 * num_consumers() * kPieceFloats;
+      return held + streamed + 2 * ds_layout().bytes() + 4 * num_consumers() * dq_piece_floats();
     }
     return held + streamed + num_parts() * part_layout().bytes() +
            (1 + blocks) * scores_layout().bytes() +
@@ -156,10 +157,11 @@ static_assert(BackwardHdim64::tile.is_possible() && BackwardHdim96::tile.is_poss
 /// consumer hold them, 4 x 128 floats at a time.
 [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int dq_place(const BackwardTile& tile, int row,
                                                         int column) {
-  const int piece = row / 64 * tile.dq_column_pieces() + column / 64;
+  const int columns = tile.dq_piece_columns();
+  const int piece = row / 64 * tile.dq_column_pieces() + column / columns;
   const int thread = row % 64 / 16 * 32 + row % 8 * 4 + column % 8 / 2;
-  return piece * kPieceFloats + (column % 64 / 8 * kGroupThreads + thread) * 4 + row % 16 / 8 * 2 +
-         column % 2;
+  return piece * tile.dq_piece_floats() + (column % columns / 8 * kGroupThreads + thread) * 4 +
+         row % 16 / 8 * 2 + column % 2;
 }
 
 /// In which order blocks take tiles of keys: sections of pairs of a sequence (packed k: of all
