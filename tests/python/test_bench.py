@@ -56,6 +56,9 @@ def test_two_libraries_in_one_run(tmp_path):
     assert [row["id"] for row in files["foveal"]["workloads"]] == ids
     assert [row["id"] for row in files["torch"]["workloads"]] == [
         i for i in ids if i != "window-softcap-sinks"]
+    for line in run.stdout.splitlines():  # The ratio says of what to what: of both that were timed.
+        two = "torch: left out" not in line
+        assert line.endswith("x as fast as torch") == two and ("; foveal " in line or not two), line
     assert files["flash-attn"]["workloads"] == []
     for row in files["torch"]["workloads"] + files["foveal"]["workloads"]:
         assert row["correct"]["passed"] and row["time_us"]["median"] > 0

@@ -99,9 +99,12 @@ def _line(workload: Workload, rows: dict[str, dict | str]) -> str:
         else:
             parts.append(f"{name} {row['time_us']['median']:.1f} us "
                          f"({row['peak_bytes'] / 2**20:.1f} MiB)")
-    times = [row["time_us"]["median"] for row in rows.values()
-             if isinstance(row, dict) and "time_us" in row]
-    ratio = f"; {times[0] / times[1]:.2f}x as fast" if len(times) == 2 else ""
+    timed = {name: row["time_us"]["median"] for name, row in rows.items()
+             if isinstance(row, dict) and "time_us" in row}
+    ratio = ""
+    if len(timed) == 2:
+        (base, base_us), (other, other_us) = timed.items()
+        ratio = f"; {other} {base_us / other_us:.2f}x as fast as {base}"
     return f"{workload.id}: {'; '.join(parts)}{ratio}"
 
 

@@ -43,11 +43,10 @@ const WideTile& wide_tile(const AttentionGeometry& geometry) {
 }
 
 std::int64_t num_tiles(const AttentionGeometry& geometry, Side side) {
-  const int held = wide_tile(geometry).plan(side).held_rows();
   return side == Side::kKeys ? cuda::bwd::max_tiles(geometry.batch, geometry.seqlen_k,
-                                                    geometry.total_k, geometry.packed_k, held)
+                                                    geometry.total_k, geometry.packed_k, kTileRows)
                              : cuda::bwd::max_tiles(geometry.batch, geometry.seqlen_q,
-                                                    geometry.total_q, geometry.packed_q, held);
+                                                    geometry.total_q, geometry.packed_q, kTileRows);
 }
 
 TileOrder tile_order(const AttentionGeometry& geometry, Side side) {
@@ -65,8 +64,7 @@ TileOrder tile_order(const AttentionGeometry& geometry, Side side) {
       max_of<std::int64_t>(kSectionBytes / max_of<std::int64_t>(bytes, 1), 1);
   const std::int64_t section =
       clamp_to<std::int64_t>(keys ? groups : groups * group, 1, max_of<std::int64_t>(pairs, 1));
-  return {.blocks = static_cast<std::int32_t>(
-              ceil_div<std::int64_t>(rows, wide_tile(geometry).plan(side).held_rows())),
+  return {.blocks = static_cast<std::int32_t>(ceil_div<std::int64_t>(rows, kTileRows)),
           .pairs = static_cast<std::int32_t>(pairs),
           .section = static_cast<std::int32_t>(section)};
 }
@@ -88,7 +86,7 @@ KernelConfig configure(const AttentionProblem& problem, const AttentionGeometry&
                        const DeviceInfo& device) {
   const WideTile& tile = wide_tile(geometry);
   KernelConfig config;
-  config.tile = {.m = tile.rows.held_rows(), .n = tile.keys.held_rows()};
+  config.tile = {.m = kTileRows, .n = kTileRows};
   config.num_stages = tile.keys.stages();
   config.num_threads = WideTile::num_threads(Side::kKeys);
   config.workspace = {

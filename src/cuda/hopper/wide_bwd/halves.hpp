@@ -1,5 +1,4 @@
-// Which halves of streamed tiles a block reads, where they lie in its shared memory, and who copies
-// them there.
+// Which halves of streamed tiles a block reads, and where they lie in its shared memory.
 #pragma once
 
 #include <cstdint>
@@ -11,16 +10,15 @@ namespace foveal::cuda::hopper::wide_bwd {
 
 /// The halves of a step's tiles. "First" is multiplied by gradients of scores (q where keys are
 /// held, k where rows are), "second" is the other (dout, v). A block's role is its rank in the
-/// cluster, modulo 2: those of role 0 compute scores of first, those of role 1 their gradients of
-/// second. Sum 0 is of gradients of scores, sum 1 of weights.
+/// cluster: role 0 computes scores of first, role 1 their gradients of second. Sum 0 is of
+/// gradients of scores, sum 1 of weights.
 ///
 /// | half | role 0             | read by        | role 1             | read by        |
 /// | 0    | first, columns 1   | scores         | first, columns 1   | sum 0          |
 /// | 1    | first, columns 0   | scores, sum 0  | second, columns 1  | scores, sum 1  |
 /// | 2    | second, columns 0  | sum 1          | second, columns 0  | scores         |
 ///
-/// Halves 0 and 2 are the same in both roles. Where rows are held there is no sum 1: role 0 then
-/// has no half 2.
+/// Where rows are held there is no sum 1: role 0 then has no half 2.
 inline constexpr int kHalves = 3;
 inline constexpr int kOwnHalf = 1;
 [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int early_half(int role) { return 2 * role; }
@@ -73,19 +71,6 @@ struct HalfRules {
   }
   [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int sum_arrivals(int half) const {
     return half == kOwnHalf ? kLanes / 2 : kLanes;
-  }
-
-  /// The blocks that one copy serves, by the bits of their ranks, and the rank of who asks for it.
-  [[nodiscard]] FOVEAL_HOST_DEVICE constexpr unsigned sharers(int rank, int half) const {
-    const unsigned all = (1u << plan.cluster_size()) - 1;
-    const unsigned same_role = (rank % 2 == 0 ? 0b0101u : 0b1010u) & all;
-    if (half == kOwnHalf || (half == 2 && side == Side::kRows)) return same_role;
-    return (half == 0 ? plan.shares_first : plan.shares_second) ? all : 1u << rank;
-  }
-  [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int copier(int rank, int half) const {
-    if (sharers(rank, half) == 1u << rank) return rank;
-    if (half == kOwnHalf) return plan.cluster_size() - 2 + rank % 2;
-    return half / 2;
   }
 };
 

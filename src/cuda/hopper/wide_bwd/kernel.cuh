@@ -17,22 +17,20 @@ namespace foveal::cuda::hopper::wide_bwd {
 
 /// One thread calls it.
 template <class Shape>
-FOVEAL_DEVICE void init_barriers(typename Shape::SharedMemory& smem, int rank) {
+FOVEAL_DEVICE void init_barriers(typename Shape::SharedMemory& smem, int role) {
   ptx::mbarrier_init(address_of(smem.held_full), 1);
   for (int half = 0; half < kHalves; ++half) {
-    const bool copies = Shape::halves().copier(rank, half) == rank;
-    const int blocks = copies ? __popc(Shape::halves().sharers(rank, half)) : 1;
     for (int i = 0; i < Shape::halves().places(half); ++i) {
       const int stage = Shape::halves().place(half, i).stage;
       ptx::mbarrier_init(address_of(smem.streamed_full[stage]), 1);
-      ptx::mbarrier_init(address_of(smem.streamed_empty[stage]), kGroupThreads * blocks);
+      ptx::mbarrier_init(address_of(smem.streamed_empty[stage]), kGroupThreads);
     }
   }
   ptx::mbarrier_init(address_of(smem.weights_in_full), 1);  // and the bytes
   ptx::mbarrier_init(address_of(smem.weights_in_empty), kGroupThreads / kLanes);
   ptx::mbarrier_init(address_of(smem.weights_full), kGroupThreads);
   ptx::mbarrier_init(address_of(smem.weights_empty), kGroupThreads);
-  ptx::mbarrier_init(address_of(smem.gradients_full), rank % 2 == 0 ? 1 : kGroupThreads);
+  ptx::mbarrier_init(address_of(smem.gradients_full), role == 0 ? 1 : kGroupThreads);
   ptx::mbarrier_init(address_of(smem.gradients_empty), 2 * kGroupThreads);
   ptx::fence_mbarrier_init();
 }
@@ -60,21 +58,17 @@ FOVEAL_DEVICE ScheduledTile scheduled_tile(const WideArgs& args, std::uint32_t i
           tile.pair % heads};
 }
 
-/// The pairs of a cluster have the same streamed tiles, those that meet any of them. One thread
-/// calls it.
+/// One thread calls it.
 template <class Shape>
-FOVEAL_DEVICE void describe_work(const WideArgs& args, TileWork& work, int rank) {
+FOVEAL_DEVICE void describe_work(const WideArgs& args, TileWork& work) {
   constexpr Side kSide = Shape::kSide;
   constexpr bool kKeys = kSide == Side::kKeys;
-  constexpr int kHeld = Shape::kPlan.held_rows();
   const cuda::bwd::BackwardArgs& backward = args.backward;
-  const ScheduledTile scheduled =
-      scheduled_tile<kSide>(args, blockIdx.x / Shape::kPlan.cluster_size());
+  const ScheduledTile scheduled = scheduled_tile<kSide>(args, blockIdx.x / kClusterSize);
   work.tile.present = false;
   if (scheduled.entry.b < 0) return;
-  work.tile = cuda::bwd::tile_of_entry<kSide, kHeld>(backward, scheduled.entry, scheduled.head);
-  work.blocks = cuda::bwd::streamed_blocks<kSide, kHeld, kTileRows>(work.tile);
-  work.tile.first += rank / 2 * kTileRows;
+  work.tile = cuda::bwd::tile_of_entry<kSide, kTileRows>(backward, scheduled.entry, scheduled.head);
+  work.blocks = cuda::bwd::streamed_blocks<kSide, kTileRows, kTileRows>(work.tile);
   work.readable = kKeys ? work.tile.sequence.seeing_rows() : work.tile.sequence.seen_keys();
   const int group = backward.attention.qhead_per_khead;
   work.steps = (work.blocks.visit.max - work.blocks.visit.min) * (kKeys ? group : 1);
@@ -82,7 +76,7 @@ FOVEAL_DEVICE void describe_work(const WideArgs& args, TileWork& work, int rank)
 }
 
 template <class Shape>
-FOVEAL_DEVICE void sum_gradient(const WideArgs& args, typename Shape::SharedMemory& smem, int rank,
+FOVEAL_DEVICE void sum_gradient(const WideArgs& args, typename Shape::SharedMemory& smem, int role,
                                 int index) {
   using cuda::bwd::key_rows;
   typename Sum<Shape>::Sums sums;
@@ -90,12 +84,12 @@ FOVEAL_DEVICE void sum_gradient(const WideArgs& args, typename Shape::SharedMemo
   for (int i = 0; i < Sum<Shape>::kPieces * Sum<Shape>::kPiece / 2; ++i) {
     sums[i / (Sum<Shape>::kPiece / 2)][i % (Sum<Shape>::kPiece / 2)] = 0.0f;
   }
-  Sum<Shape>(smem, rank, index).add(sums);
+  Sum<Shape>(smem, role, index).add(sums);
   finish_exchange();
   const cuda::bwd::BackwardArgs& backward = args.backward;
   const AttentionArgs& attention = backward.attention;
   const cuda::bwd::HeldTile& tile = smem.work.tile;
-  const int column = rank % 2 * Shape::kTile.half();
+  const int column = role * Shape::kTile.half();
   const float scale = index == 0 ? attention.score.softmax_scale : 1.0f;
   if constexpr (Shape::kSide == Side::kRows) {
     const auto dq =
@@ -130,10 +124,10 @@ __global__ void __launch_bounds__(WideTile::num_threads(kSide), 1)
   extern __shared__ __align__(1024) unsigned char shared[];
   auto& smem = *reinterpret_cast<typename Shape::SharedMemory*>(shared);
   const int warpgroup = uniform(static_cast<int>(threadIdx.x) / kGroupThreads);
-  const auto rank = static_cast<int>(ptx::cluster_ctarank());
+  const auto role = static_cast<int>(ptx::cluster_ctarank());
   if (threadIdx.x == 0) {
-    init_barriers<Shape>(smem, rank);
-    describe_work<Shape>(args, smem.work, rank);
+    init_barriers<Shape>(smem, role);
+    describe_work<Shape>(args, smem.work);
   }
   __syncthreads();
   ptx::cluster_arrive_relaxed();
@@ -142,10 +136,10 @@ __global__ void __launch_bounds__(WideTile::num_threads(kSide), 1)
   if (warpgroup == 0) {
     set_registers<kSide, WideTile::producer_registers()>();
     if (threadIdx.x == 0 && smem.work.steps > 0) {
-      if (rank % 2 == 0) {
-        load_operands<Shape, 0>(args, smem, rank);
+      if (role == 0) {
+        load_operands<Shape, 0>(args, smem);
       } else {
-        load_operands<Shape, 1>(args, smem, rank);
+        load_operands<Shape, 1>(args, smem);
       }
     }
     finish_exchange();
@@ -153,17 +147,17 @@ __global__ void __launch_bounds__(WideTile::num_threads(kSide), 1)
   } else if (warpgroup == 1) {
     set_registers<kSide, Shape::kPlan.score_registers>();
     if (smem.work.steps > 0) {
-      if (rank % 2 == 0) {
-        Scores<Shape, 0>(args, smem, rank).compute();
+      if (role == 0) {
+        Scores<Shape, 0>(args, smem).compute();
       } else {
-        Scores<Shape, 1>(args, smem, rank).compute();
+        Scores<Shape, 1>(args, smem).compute();
       }
     }
     finish_exchange();
     leave_cluster();
   } else {
     set_registers<kSide, Shape::kPlan.sum_registers>();
-    sum_gradient<Shape>(args, smem, rank, kSide == Side::kRows ? 0 : warpgroup - 2);
+    sum_gradient<Shape>(args, smem, role, kSide == Side::kRows ? 0 : warpgroup - 2);
     leave_cluster();
   }
 }

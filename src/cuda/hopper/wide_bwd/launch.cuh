@@ -10,12 +10,11 @@ namespace foveal::cuda::hopper::wide_bwd {
 template <class Config, DType kDType, Side kSide>
 Status launch_gradients(const WideArgs& args, std::int64_t num_tiles, void* stream) {
   static SharedMemoryGrant grant;
-  constexpr WidePlan kPlan = Config::tile.plan(kSide);
   return launch_kernel("hopper_wide_bwd", hopper_wide_bwd<Config, kDType, kSide>, args,
-                       {.num_blocks = kPlan.cluster_size() * num_tiles,
+                       {.num_blocks = kClusterSize * num_tiles,
                         .num_threads = WideTile::num_threads(kSide),
                         .shared_bytes = Config::tile.shared_bytes(kSide),
-                        .cluster_size = kPlan.cluster_size(),
+                        .cluster_size = kClusterSize,
                         .stream = stream},
                        grant);
 }

@@ -67,8 +67,7 @@ Status run(const LaunchContext& context) {
   WideArgs args;
   FOVEAL_RETURN_IF_ERROR(make_args(context, args));
   const auto list = [&](Side side, Part part) {
-    const int held = wide_tile(context.geometry).plan(side).held_rows();
-    return cuda::bwd::list_tiles(context, args.backward, side, held, index_of(part));
+    return cuda::bwd::list_tiles(context, args.backward, side, kTileRows, index_of(part));
   };
   FOVEAL_RETURN_IF_ERROR(cuda::bwd::compute_stats(context, args.backward));
   FOVEAL_RETURN_IF_ERROR(list(Side::kKeys, Part::kKeyTiles));

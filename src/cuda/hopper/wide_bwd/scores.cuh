@@ -36,11 +36,8 @@ class Scores {
   static constexpr int kSteps = Shape::kTile.half() / 16;
   static constexpr int kHeldSteps = Shape::kPlan.held_in_registers * kSteps;
 
-  FOVEAL_DEVICE Scores(const WideArgs& args, SharedMemory& smem, int rank)
-      : args_(args),
-        smem_(smem),
-        rank_(rank),
-        thread_(static_cast<int>(threadIdx.x) % kGroupThreads) {
+  FOVEAL_DEVICE Scores(const WideArgs& args, SharedMemory& smem)
+      : args_(args), smem_(smem), thread_(static_cast<int>(threadIdx.x) % kGroupThreads) {
     if constexpr (!kKeys) {
       const cuda::bwd::HeldTile& tile = smem.work.tile;
 #pragma unroll
@@ -92,7 +89,7 @@ class Scores {
   /// Of the pair's other block.
   template <class T>
   FOVEAL_DEVICE std::uint32_t peer_address(const T& variable) const {
-    return ptx::mapa(address_of(variable), static_cast<std::uint32_t>(rank_ ^ 1));
+    return ptx::mapa(address_of(variable), kRole ^ 1);
   }
   /// Stat 0 is lse in log2 units, 1 is delta - dlse. A row that meets nothing has lse +inf: its
   /// weights are 0.
@@ -131,8 +128,6 @@ class Scores {
       ptx::ldmatrix_x4(held_[i], ptx::shared_address(half) + i % kSteps / 4 * kHalf.panel_bytes() +
                                      row * kHalf.row_bytes() + ((unit ^ (row % 8)) << 4));
     }
-    static_assert(kHeldSteps == 0 || Shape::kPlan.pairs == 1,
-                  "another block that copies the own half is told by after_loads()");
 #pragma unroll
     for (int i = 0; i < Shape::kPlan.held_in_registers; ++i) {
       arrive(smem_.streamed_empty[Shape::kStages - 1 - i]);
@@ -148,12 +143,12 @@ class Scores {
     ptx::mbarrier_wait(address_of(smem_.streamed_full[early.stage]), early.parity);
     multiply_half<kSteps>(s, smem_.held_other(), smem_.streamed(early.stage));
     ptx::wgmma_wait<1>();
-    release_half<Shape>(smem_, rank_, kOwnHalf, own.stage,
-                        Shape::halves().score_arrivals(kRole, kOwnHalf));
+    arrive_after_products(smem_.streamed_empty[own.stage],
+                          Shape::halves().score_arrivals(kRole, kOwnHalf));
     ptx::wgmma_wait<0>();
     ptx::hold_registers(s);
-    release_half<Shape>(smem_, rank_, kEarly, early.stage,
-                        Shape::halves().score_arrivals(kRole, kEarly));
+    arrive_after_products(smem_.streamed_empty[early.stage],
+                          Shape::halves().score_arrivals(kRole, kEarly));
   }
   /// Products kFirst to kFirst + kSteps - 1.
   template <int kFirst>
@@ -312,7 +307,6 @@ class Scores {
 
   const WideArgs& args_;
   SharedMemory& smem_;
-  int rank_;
   int thread_;
   float held_stats_[2]{};  ///< Where rows are held.
   std::uint32_t held_[kHeldSteps == 0 ? 1 : kHeldSteps][4];

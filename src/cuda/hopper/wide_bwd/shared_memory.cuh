@@ -103,16 +103,9 @@ FOVEAL_DEVICE std::uint32_t address_of(const T& variable) {
 /// arrival after __syncwarp would order as much, but racecheck does not follow that.
 FOVEAL_DEVICE void arrive(std::uint64_t& barrier) { ptx::mbarrier_arrive(address_of(barrier)); }
 
-/// `arrivals` of the warp's first lane: its products have read a streamed half. Also for the block
-/// that copies it.
-template <class Shape>
-FOVEAL_DEVICE void release_half(typename Shape::SharedMemory& smem, int rank, int half, int stage,
-                                int arrivals) {
-  const std::uint32_t empty = address_of(smem.streamed_empty[stage]);
-  if (threadIdx.x % kLanes != 0) return;
-  ptx::mbarrier_arrive(empty, arrivals);
-  const int copier = Shape::halves().copier(rank, half);
-  if (copier != rank) ptx::mbarrier_arrive_remote(ptx::mapa(empty, copier), arrivals);
+/// `arrivals` of the warp's first lane: its products have read a streamed half.
+FOVEAL_DEVICE void arrive_after_products(std::uint64_t& barrier, int arrivals) {
+  if (threadIdx.x % kLanes == 0) ptx::mbarrier_arrive(address_of(barrier), arrivals);
 }
 
 /// A lane that is the same for all threads of a warp to the compiler too.

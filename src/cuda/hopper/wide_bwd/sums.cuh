@@ -23,16 +23,15 @@ class Sum {
   using Sums = float[kPieces][kPiece / 2];
   using Fragments = std::uint32_t[4][4];
 
-  FOVEAL_DEVICE Sum(SharedMemory& smem, int rank, int index)
+  FOVEAL_DEVICE Sum(SharedMemory& smem, int role, int index)
       : smem_(smem),
-        rank_(rank),
+        role_(role),
         index_(index),
         thread_(static_cast<int>(threadIdx.x) % kGroupThreads) {}
 
   FOVEAL_DEVICE void add(Sums& sums) {
     const TileWork& work = smem_.work;
-    const int role = rank_ % 2;
-    const int half = half_of_sum(role, index_);
+    const int half = half_of_sum(role_, index_);
     StreamedTiles tiles(work);
 #pragma unroll 1
     for (int step = 0; step < work.steps; ++step, tiles.advance(work)) {
@@ -43,14 +42,14 @@ class Sum {
       const unsigned char* streamed = smem_.streamed(at.stage);
       if (work.has_unreadable(tiles.first())) clear_unreadable(streamed, tiles.first());
       multiply(sums, factors, streamed);
-      release_half<Shape>(smem_, rank_, half, at.stage, Shape::halves().sum_arrivals(half));
+      arrive_after_products(smem_.streamed_empty[at.stage], Shape::halves().sum_arrivals(half));
     }
   }
 
  private:
   /// Weights or gradients of scores of a step, and makes place for the next.
   FOVEAL_DEVICE void take_factors(Fragments& factors, int round) const {
-    if (index_ == 0 && rank_ % 2 == 0 && thread_ == 0) {
+    if (index_ == 0 && role_ == 0 && thread_ == 0) {
       ptx::mbarrier_arrive_expect_tx(address_of(smem_.gradients_full), sizeof(smem_.gradients));
     }
     const bool weights = index_ == 1;
@@ -68,11 +67,10 @@ class Sum {
       loaded ^= four.x;
     }
     std::uint64_t& empty = weights ? smem_.weights_empty : smem_.gradients_empty;
-    if (weights || rank_ % 2 == 1) {
+    if (weights || role_ == 1) {
       arrive(empty);
     } else {
-      const std::uint32_t of_peer =
-          ptx::after_loads(ptx::mapa(address_of(empty), rank_ + 1), loaded);
+      const std::uint32_t of_peer = ptx::after_loads(ptx::mapa(address_of(empty), 1), loaded);
       if (thread_ % kLanes == 0) ptx::mbarrier_arrive_remote(of_peer, kLanes);
     }
   }
@@ -117,7 +115,7 @@ class Sum {
   }
 
   SharedMemory& smem_;
-  int rank_;
+  int role_;
   int index_;
   int thread_;
 };

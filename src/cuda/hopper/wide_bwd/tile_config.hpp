@@ -16,27 +16,21 @@ using cuda::bwd::Side;
 inline constexpr int kGroupThreads = 128;
 /// Threads of a warp, and its arrivals at a barrier.
 inline constexpr int kLanes = 32;
-/// Rows of a pair's held tile and of a streamed one: those of one wgmma.
+/// Rows of the held tile and of a streamed one: those of one wgmma.
 inline constexpr int kTileRows = 64;
+/// Blocks of a cluster, which hold one tile.
+inline constexpr int kClusterSize = 2;
 
 /// How a side's kernel spends shared memory and registers.
 struct WidePlan {
-  /// Pairs of blocks in a cluster, each with a tile of its own; what streams past is copied to all.
-  int pairs = 1;
-  /// Places in shared memory for the halves of streamed tiles that both blocks of a pair read
-  /// (halves 0 and 2 in shared_memory.cuh), and whether one copy serves both. A block's own half
-  /// has two places.
+  /// Places in shared memory for halves 0 and 2 of streamed tiles (halves.hpp). A block's own half
+  /// has two.
   int first_places = 1;
   int second_places = 1;
-  bool shares_first = false;
-  bool shares_second = false;
   int held_in_registers = 0;  ///< Halves of the held tile, of two.
   int score_registers = 0;    ///< A thread.
   int sum_registers = 0;
 
-  [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int cluster_size() const { return 2 * pairs; }
-  /// Held rows of a cluster.
-  [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int held_rows() const { return pairs * kTileRows; }
   [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int stages() const {
     return 2 + first_places + second_places;
   }
@@ -91,26 +85,18 @@ struct WideTile {
   [[nodiscard]] FOVEAL_HOST_DEVICE constexpr bool is_possible(Side side) const {
     const int registers = producer_registers() + plan(side).score_registers +
                           num_sums(side) * plan(side).sum_registers;
-    return registers <= (2 + num_sums(side)) * launch_registers(side) &&
-           (plan(side).pairs == 1 || plan(side).pairs == 2) && d % 128 == 0 && d <= 512 &&
+    return registers <= (2 + num_sums(side)) * launch_registers(side) && d % 128 == 0 && d <= 512 &&
            shared_bytes(side) <= 227 * 1024;
   }
   bool operator==(const WideTile&) const = default;
 };
 
 struct WideHdim384 {
-  static constexpr WideTile tile{.d = 384,
-                                 .keys = {.first_places = 2,
-                                          .second_places = 2,
-                                          .shares_first = true,
-                                          .shares_second = true,
-                                          .score_registers = 120,
-                                          .sum_registers = 184},
-                                 .rows = {.first_places = 2,
-                                          .second_places = 2,
-                                          .shares_first = true,
-                                          .score_registers = 240,
-                                          .sum_registers = 240}};
+  static constexpr WideTile tile{
+      .d = 384,
+      .keys = {.first_places = 2, .second_places = 2, .score_registers = 120, .sum_registers = 184},
+      .rows = {
+          .first_places = 2, .second_places = 2, .score_registers = 240, .sum_registers = 240}};
 };
 struct WideHdim512 {
   static constexpr WideTile tile{.d = 512,
