@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from foveal.bench import command, implementations, inputs, reference
+from foveal.bench import command, implementations, inputs, reference, runner
 from foveal.bench.manifest import ManifestError, Workload, load
 
 ROOT = Path(__file__).parents[2]
@@ -142,6 +142,24 @@ def test_a_gradient_that_foveal_refuses(tmp_path, monkeypatch, capsys):
     assert "backward doesn't take it; torch " in capsys.readouterr().out
     row = json.loads((tmp_path / "torch.json").read_text())["workloads"][0]
     assert row["correct"]["passed"] and row["work"]["read_bytes"] > 0
+
+
+def test_a_run_that_is_broken_off_leaves_what_it_has(tmp_path, monkeypatch):
+    bench, started = runner.bench_workload, []
+
+    def until_the_second(workload, *rest):
+        started.append(workload.id)
+        if len(started) == 2:
+            raise KeyboardInterrupt
+        return bench(workload, *rest)
+
+    monkeypatch.setattr(command, "_ceilings", dict)
+    monkeypatch.setattr(runner, "bench_workload", until_the_second)
+    path, out = write_manifest(tmp_path, [WORKLOADS[0], WORKLOADS[1]]), tmp_path / "part.json"
+    with pytest.raises(KeyboardInterrupt):
+        command.main([str(path), "--impl", "foveal", "--rounds", "1", "--min-sample-ms", "0",
+                      "--json", str(out)])
+    assert [row["id"] for row in json.loads(out.read_text())["workloads"]] == started[:1]
 
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda w: w["id"])

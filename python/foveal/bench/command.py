@@ -42,6 +42,11 @@ def _path(pattern: str, name: str, several: bool) -> Path:
     return path.with_stem(f"{path.stem}-{name}") if several else path
 
 
+def _write(path: Path, file: dict) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(file, indent=2) + "\n")
+
+
 def _ceilings() -> dict:
     """The machine's own limits, as `foveal devices --measure` finds them."""
     command = FOLDER / "bin" / "foveal"
@@ -144,9 +149,7 @@ def main(argv: list[str]) -> int:
             if isinstance(row, dict):
                 files[name]["workloads"].append(row)
                 right &= row["correct"]["passed"]
-    if options.json:
-        for name, file in files.items():
-            path = _path(options.json, name, len(names) > 1)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(file, indent=2) + "\n")
+        if options.json:  # A run that is broken off leaves what it has.
+            for name, file in files.items():
+                _write(_path(options.json, name, len(names) > 1), file)
     return 0 if right else 1
