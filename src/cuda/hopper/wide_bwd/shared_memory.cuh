@@ -6,10 +6,8 @@
 #include "cuda/hopper/wide_bwd/args.hpp"
 #include "cuda/hopper/wide_bwd/halves.hpp"
 #include "cuda/portable/bwd/held_tile.cuh"
-#include "cuda/ptx/cluster.cuh"
 #include "cuda/ptx/copy_async.cuh"
 #include "cuda/ptx/mbarrier.cuh"
-#include "cuda/ptx/remote_arrive.cuh"
 #include "cuda/tile/element.cuh"
 
 namespace foveal::cuda::hopper::wide_bwd {

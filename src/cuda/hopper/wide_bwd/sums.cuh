@@ -7,6 +7,9 @@
 #include "cuda/hopper/wide_bwd/scores.cuh"
 #include "cuda/hopper/wide_bwd/shared_memory.cuh"
 #include "cuda/portable/bwd/epilogue.cuh"
+#include "cuda/ptx/cluster.cuh"
+#include "cuda/ptx/mbarrier.cuh"
+#include "cuda/ptx/remote_arrive.cuh"
 #include "cuda/ptx/shared_memory.cuh"
 #include "cuda/ptx/tma.cuh"
 
