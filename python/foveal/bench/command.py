@@ -44,7 +44,9 @@ def _path(pattern: str, name: str, several: bool) -> Path:
 
 def _write(path: Path, file: dict) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(file, indent=2) + "\n")
+    part = path.with_name(path.name + ".part")
+    part.write_text(json.dumps(file, indent=2) + "\n")
+    os.replace(part, path)  # Whole, or what was there.
 
 
 def _ceilings() -> dict:

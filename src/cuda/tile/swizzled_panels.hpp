@@ -9,7 +9,8 @@
 
 namespace foveal::cuda {
 
-/// (rows, columns) 16-bit elements; panels are 1024-byte aligned where rows are multiples of 16.
+/// (rows, columns) 16-bit elements; panels are 1024-byte aligned where rows are multiples of 32 (of
+/// 16 where panels have 32 columns or more).
 struct PanelLayout {
   int rows = 0;
   int columns = 0;
@@ -39,7 +40,8 @@ struct PanelLayout {
 template <PanelLayout kLayout>
 class PanelOperand {
  public:
-  /// From row `row` on, a multiple of 8 (of 16 where rows have 64 bytes).
+  /// From row `row` on, a multiple of 8 (of 16 where rows have 64 bytes); panels of 16 columns
+  /// begin at row 0.
   FOVEAL_DEVICE PanelOperand(std::uint32_t base, int row)
       : low_(((base + row * kLayout.row_bytes()) & 0x3ffff) >> 4 | kPanelStride >> 4 << 16) {}
 

@@ -16,7 +16,8 @@
 namespace foveal::cuda::hopper::bwd {
 
 inline constexpr int kConvertThreads = 256;
-/// Blocks of a multiprocessor: half a piece takes more registers than a whole one.
+/// Blocks of a multiprocessor: three with pieces of 48 columns, whose threads may take more
+/// registers; four have not been timed.
 constexpr int convert_blocks(const BackwardTile& tile) { return tile.d % 64 == 0 ? 4 : 3; }
 /// Loads of a count, a microsecond each, before a block waits for the whole launch of the products.
 inline constexpr int kConvertPolls = 1000;

@@ -13,7 +13,7 @@ namespace foveal::cuda::hopper::bwd {
 /// Threads of a warpgroup, and the rows of one wgmma.
 inline constexpr int kGroupThreads = 128;
 inline constexpr int kGroupRows = 64;
-/// Columns of dq that leave together where they are wider.
+/// Columns of dq that leave together where heads are wider than 128.
 inline constexpr int kPieceColumns = 16;
 
 /// A block holds n keys of k and v and streams q and dout past them, m rows at a time. Where heads
@@ -120,7 +120,8 @@ struct BackwardTile {
   }
   [[nodiscard]] FOVEAL_HOST_DEVICE constexpr bool is_possible() const {
     const bool narrow = blocks == 1 && n % kGroupRows == 0 && num_consumers() == 2 && m % 64 == 0 &&
-                        m <= 128 && m / 64 * dq_column_pieces() == num_consumers();
+                        m <= 128 && m / 64 * dq_column_pieces() == num_consumers() &&
+                        dq_piece_columns() % k_layout().panel_columns() == 0;
     const bool wide = blocks == 2 && n == blocks * kGroupRows && m == 64 && d <= 256 &&
                       d % 64 == 0 && dq_buffers >= 2;
     return (is_wide() ? wide : narrow && d % 32 == 0) &&
