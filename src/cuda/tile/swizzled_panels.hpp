@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "core/host_device.hpp"
+#include "core/integer.hpp"
 
 namespace foveal::cuda {
 
@@ -17,7 +18,7 @@ struct PanelLayout {
   int widest_panel = 64;  ///< Columns: 16 where parts of 16 columns are operands.
 
   [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int panel_columns() const {
-    return widest_panel < 64 ? widest_panel : columns % 64 == 0 ? 64 : 32;
+    return min_of(widest_panel, columns % 64 == 0 ? 64 : 32);
   }
   [[nodiscard]] FOVEAL_HOST_DEVICE constexpr int panels() const {
     return columns / panel_columns();
